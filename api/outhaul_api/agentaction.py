@@ -1,0 +1,228 @@
+"""AgentAction: one run. Its spec is final: commands, files, and where outputs come from. It knows no engines."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from outhaul_api.common import (
+    AGE,
+    Column,
+    Conditions,
+    CustomResource,
+    Duration,
+    Model,
+    ObjectName,
+    PreservedObject,
+    Resource,
+)
+from outhaul_api.vocabulary import Action, ActionPhase, OutputFormat, StepPhase
+
+Argument = Annotated[str, Field(max_length=32768)]
+Path = Annotated[str, Field(min_length=1, max_length=4096)]
+StepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=63)]
+EnvName = Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=253)]
+_MAP_BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+
+
+class EnvVar(Model):
+    """One environment variable of a command. Its value is part of the object, so it must not be a secret."""
+
+    name: EnvName
+    """The variable's name."""
+    value: str = Field(default="", max_length=32768)
+    """The variable's value."""
+
+
+class PodEnvVar(EnvVar):
+    """One environment variable of the agent's container, which every command sees."""
+
+    value_from: PreservedObject | None = None
+    """Where the value comes from, as in a pod's `env`: a Secret's or a ConfigMap's key, or a field of the pod."""
+
+
+class Command(Model):
+    """One command of a run; the commands run in order."""
+
+    name: StepName
+    """The step's name, unique in the run; status and messages use it."""
+    command: list[Argument] = Field(min_length=1, max_length=256)
+    """The program and its first arguments. There is no shell unless you name one."""
+    args: list[Argument] = Field(default=[], max_length=1024)
+    """Further arguments."""
+    env: list[EnvVar] = Field(default=[], max_length=256, json_schema_extra=_MAP_BY_NAME)
+    """Variables of this command alone."""
+    working_dir: Path | None = None
+    """Where the command runs, relative to the run's working directory, which is the default."""
+    timeout: Duration | None = None
+    """How long the command may take; only the run's timeout limits it by default."""
+    continue_on_error: bool = False
+    """Whether the run goes on, and may still succeed, when this command fails."""
+
+
+class DirectorySource(Model):
+    """A directory with one file an output (CNAB's `/cnab/app/outputs`). The outputs are sensitive."""
+
+    path: Path
+    """The directory, relative to the run's working directory unless absolute."""
+    required: list[Annotated[str, Field(max_length=1024)]] = Field(default=[], max_length=256)
+    """Outputs that must be there; the run fails where one is missing."""
+
+
+class CommandSource(Model):
+    """A command whose standard output holds outputs. It runs after the run's commands have succeeded."""
+
+    command: list[Argument] = Field(min_length=1, max_length=256)
+    """The program and its arguments."""
+    format: OutputFormat
+    """How its standard output is read."""
+    name: Annotated[str, Field(max_length=1024)] | None = None
+    """The output's name; needed with format `text`, meaningless with the others."""
+    working_dir: Path | None = None
+    """Where the command runs, relative to the run's working directory, which is the default."""
+
+
+class ManifestSource(Model):
+    """A JSON file that lists outputs: `[{"name", "type", "sensitive", and "value" or "path"}]`."""
+
+    path: Path
+    """The file, relative to the run's working directory unless absolute. The run fails where it is missing."""
+
+
+class OutputSource(Model):
+    """One place where outputs come from: exactly one of the fields is given."""
+
+    directory: DirectorySource | None = None
+    """A directory with one file an output."""
+    command: CommandSource | None = None
+    """A command's standard output."""
+    manifest: ManifestSource | None = None
+    """A manifest file."""
+
+
+OutputSources = Annotated[
+    list[OutputSource], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+]
+
+
+class InstallationReference(Model):
+    """The Installation that a run belongs to."""
+
+    name: ObjectName
+    """The Installation's name."""
+    uid: str = Field(default="", max_length=64)
+    """The Installation's uid."""
+    generation: int = 0
+    """The Installation's generation that this run brings about."""
+
+
+class NameReference(Model):
+    """A reference to an object of the same namespace."""
+
+    name: ObjectName
+    """The object's name."""
+
+
+class AgentActionSpec(Model):
+    """What one run does. The spec cannot be changed; make another AgentAction instead."""
+
+    action: Action = Action.INSTALL
+    """What the run does to the installation."""
+    installation: InstallationReference | None = None
+    """The Installation that the run belongs to; absent for a run written by hand."""
+    agent_config: NameReference | None = None
+    """The AgentConfig to use; the namespace's `default`, if there is one, applies below it."""
+    command: list[Argument] = Field(default=[], max_length=256)
+    """Porter's form, instead of `commands`: one command."""
+    args: list[Argument] = Field(default=[], max_length=1024)
+    """Porter's form: the arguments of `command`."""
+    commands: list[Command] = Field(default=[], max_length=64, json_schema_extra=_MAP_BY_NAME)
+    """The commands, in order."""
+    outputs: OutputSources = []
+    """Where outputs come from; read in order, and a name may come from one place only."""
+    files: dict[str, Annotated[str, Field(json_schema_extra={"format": "byte"})]] = Field(
+        default={}, json_schema_extra={"maxProperties": 1024}
+    )
+    """Files that are written to the working directory before the first command: relative path to base64 content."""
+    copy_from: list[Path] = Field(default=[], max_length=16)
+    """Directories, usually mounted volumes, whose files are copied to the working directory before the first command."""
+    env: list[PodEnvVar] = Field(default=[], max_length=256, json_schema_extra=_MAP_BY_NAME)
+    """Variables that every command sees."""
+    env_from: list[PreservedObject] = Field(default=[], max_length=64)
+    """ConfigMaps and Secrets whose keys become variables that every command sees, as in a pod's `envFrom`."""
+    volumes: list[PreservedObject] = Field(default=[], max_length=64)
+    """Further volumes of the pod, as in a pod's `volumes`."""
+    volume_mounts: list[PreservedObject] = Field(default=[], max_length=64)
+    """Where the volumes are mounted, as in a container's `volumeMounts`."""
+    timeout: Duration = "1h"
+    """How long all commands together may take."""
+
+
+class StepStatus(Model):
+    """How one command went."""
+
+    name: str
+    """The step's name."""
+    phase: StepPhase
+    """Its state."""
+    exit_code: int | None = None
+    """Its exit code, 128 and more for a signal; absent until it has ended."""
+    started_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    """When it started."""
+    finished_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    """When it ended."""
+
+
+class AgentActionStatus(Model):
+    """How the run is going, or how it ended."""
+
+    phase: ActionPhase | None = None
+    """The run's state."""
+    conditions: Conditions = []
+    """The run's conditions."""
+    pod: str | None = None
+    """The name of the run's pod, once it was created. A run never has a second one."""
+    steps: list[StepStatus] = Field(default=[], max_length=64)
+    """How each command went."""
+    output: str | None = None
+    """The name of the run's InstallationOutput, once it was written."""
+    reason: str | None = Field(default=None, max_length=64)
+    """Why the run is in its phase, in one word."""
+    message: str | None = Field(default=None, max_length=4096)
+    """Why the run is in its phase, and what to do."""
+    started_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    """When the agent was first seen running."""
+    finished_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    """When the run ended."""
+
+
+class AgentAction(Resource):
+    """One run: a pod that executes commands and holds their outputs until the operator has stored them."""
+
+    definition: ClassVar[CustomResource] = CustomResource(
+        kind="AgentAction",
+        plural="agentactions",
+        short_names=["aa"],
+        columns=[
+            Column(name="Installation", type="string", json_path=".spec.installation.name"),
+            Column(name="Action", type="string", json_path=".spec.action"),
+            Column(name="Phase", type="string", json_path=".status.phase"),
+            Column(name="Reason", type="string", json_path=".status.reason"),
+            Column(name="Pod", type="string", json_path=".status.pod", priority=1),
+            Column(name="Message", type="string", json_path=".status.message", priority=1),
+            AGE,
+        ],
+    )
+    kind: str = "AgentAction"
+    spec: Annotated[
+        AgentActionSpec,
+        Field(
+            json_schema_extra={
+                "x-kubernetes-validations": [
+                    {"rule": "self == oldSelf", "message": "a run's spec is final; create another AgentAction"}
+                ]
+            }
+        ),
+    ]
+    """What the run does."""
+    status: AgentActionStatus = AgentActionStatus()
+    """How the run goes."""

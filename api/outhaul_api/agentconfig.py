@@ -1,0 +1,56 @@
+"""AgentConfig: how the pods of runs look. Three of them may apply; each field comes from the nearest that has it."""
+
+from enum import StrEnum
+from typing import ClassVar
+
+from pydantic import Field
+
+from outhaul_api.common import AGE, Column, CustomResource, Duration, Model, ObjectName, PreservedObject, Resource
+
+
+class PullPolicy(StrEnum):
+    """When the kubelet pulls the agent's image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class AgentConfigSpec(Model):
+    """How runs are executed. An absent field is taken from the namespace's `default`, then from the operator's."""
+
+    image: str | None = Field(default=None, max_length=1024)
+    """The image of the agent, with the tools that the commands need."""
+    pull_policy: PullPolicy | None = None
+    """When the image is pulled; Kubernetes' own default applies where it is absent."""
+    engine: str | None = Field(default=None, max_length=63)
+    """The engine of Installations that name none."""
+    service_account: ObjectName | None = None
+    """The service account of the pods. Without one the pod gets no API token."""
+    linger: Duration | None = None
+    """How long an agent holds its outputs for an operator that does not come (default 24h)."""
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=31536000)
+    """Seconds until the pod and the run's own Secret are deleted after the run has ended (default 600)."""
+    pod_template: PreservedObject | None = None
+    """A partial pod template (`metadata.labels`, `metadata.annotations`, `spec`) that is merged over the operator's own;
+    the agent's container is called `agent`."""
+
+
+class AgentConfig(Resource):
+    """How the pods of runs look. `default` applies to its whole namespace, and in the operator's namespace to all."""
+
+    definition: ClassVar[CustomResource] = CustomResource(
+        kind="AgentConfig",
+        plural="agentconfigs",
+        short_names=["ac"],
+        columns=[
+            Column(name="Image", type="string", json_path=".spec.image"),
+            Column(name="Engine", type="string", json_path=".spec.engine"),
+            Column(name="ServiceAccount", type="string", json_path=".spec.serviceAccount"),
+            AGE,
+        ],
+        status_subresource=False,
+    )
+    kind: str = "AgentConfig"
+    spec: AgentConfigSpec = AgentConfigSpec()
+    """How runs are executed."""

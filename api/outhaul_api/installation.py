@@ -1,0 +1,165 @@
+"""Installation: what a person writes. The spec of a Porter Installation, pasted in, is valid."""
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from outhaul_api.agentaction import Command, NameReference, OutputSources
+from outhaul_api.common import AGE, Column, Conditions, CustomResource, Duration, Model, ObjectName, Resource
+from outhaul_api.vocabulary import Action, ActionPhase, DeletionPolicy, InstallationPhase
+
+_BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+Commands = Annotated[list[Command], Field(max_length=64, json_schema_extra=_BY_NAME)]
+
+
+class Bundle(Model):
+    """A CNAB bundle, by Porter's names."""
+
+    repository: str = Field(min_length=1, max_length=1024)
+    """The bundle's repository, without tag or digest."""
+    version: str | None = Field(default=None, max_length=128)
+    """The bundle's version; a leading v is added to find its tag."""
+    digest: str | None = Field(default=None, max_length=256)
+    """The bundle's digest."""
+    tag: str | None = Field(default=None, max_length=128)
+    """The bundle's tag."""
+
+
+class Source(Model):
+    """The infrastructure code: exactly one of the fields is given."""
+
+    files: dict[str, Annotated[str, Field(max_length=1048576)]] | None = Field(
+        default=None, json_schema_extra={"maxProperties": 1024}
+    )
+    """Files as they are: relative path to text."""
+    config_map_ref: NameReference | None = None
+    """A ConfigMap of the same namespace: a key a file. It is mounted into the pod; the operator never reads it, so a change
+    of it counts at the next run."""
+
+
+class ActionCommands(Model):
+    """The commands of engine `exec`."""
+
+    install: Commands = []
+    """What installs."""
+    upgrade: Commands | None = None
+    """What upgrades; `install` where it is absent."""
+    uninstall: Commands = []
+    """What uninstalls; nothing is run where it is empty."""
+
+
+class Outputs(Model):
+    """Where outputs come from and where they go."""
+
+    from_: Annotated[OutputSources | None, Field(alias="from")] = None
+    """Where outputs come from; the engine's own sources where it is absent."""
+    secret_name: ObjectName | None = None
+    """The name of the latest Secret; by default the Installation's name with `-outputs`."""
+
+
+class InstallationSpec(Model):
+    """What is to be installed, and how."""
+
+    schema_version: str | None = Field(default=None, max_length=32)
+    """Porter's version of this document; it is handed to Porter as it is."""
+    name: str | None = Field(default=None, max_length=253)
+    """The engine's own name of the installation; the object's name by default."""
+    namespace: str | None = Field(default=None, max_length=253)
+    """The engine's own namespace of the installation, the object's by default. It never chooses where Kubernetes objects go."""
+    bundle: Bundle | None = None
+    """The bundle that engine `porter` installs."""
+    parameters: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})] = {}
+    """Parameters, free in form. They are readable by everyone who may read this object: no secrets."""
+    labels: dict[str, Annotated[str, Field(max_length=1024)]] = Field(
+        default={}, json_schema_extra={"maxProperties": 256}
+    )
+    """The engine's own labels of the installation; handed to Porter."""
+    uninstalled: bool = False
+    """Whether the installation is to be uninstalled while this object stays."""
+    agent_config: NameReference | None = None
+    """The AgentConfig that the runs use."""
+    engine: str | None = Field(default=None, max_length=63)
+    """`terraform`, `porter` or `exec`. Default: the AgentConfig's, else `porter` where `bundle` is given, else `exec`."""
+    source: Source | None = None
+    """The infrastructure code."""
+    commands: ActionCommands | None = None
+    """The commands of engine `exec`."""
+    outputs: Outputs = Outputs()
+    """Where outputs come from and where they go."""
+    deletion_policy: DeletionPolicy = DeletionPolicy.DELETE
+    """What deleting this object does: `Delete` uninstalls first, `Orphan` leaves what was installed."""
+    timeout: Duration | None = None
+    """How long all commands of one run together may take (default 1h)."""
+
+
+class RunReference(Model):
+    """A run, as its Installation remembers it. It says what was due, so a run is never started twice."""
+
+    name: str
+    """The AgentAction's name."""
+    action: Action
+    """What the run does."""
+    generation: int
+    """The generation of the Installation that it brings about."""
+    digest: str
+    """The digest of what the run was made from."""
+    retry: str | None = None
+    """The value of the retry annotation that asked for it."""
+    phase: ActionPhase | None = None
+    """The run's state."""
+    finished_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    """When it ended."""
+
+
+class Binding(Model):
+    """The contract of servicebinding.io: which Secret to bind to."""
+
+    name: str
+    """The latest Secret's name."""
+
+
+class InstallationStatus(Model):
+    """How the installation is."""
+
+    observed_generation: int | None = None
+    """The generation that the rest of the status speaks of."""
+    phase: InstallationPhase | None = None
+    """The state in one word."""
+    conditions: Conditions = []
+    """The conditions, as kstatus defines them."""
+    action: RunReference | None = None
+    """The newest run."""
+    last_succeeded: RunReference | None = None
+    """The newest run that succeeded."""
+    binding: Binding | None = None
+    """The latest Secret, once it was written."""
+    outputs: list[str] = Field(default=[], max_length=10000)
+    """The names of the current outputs."""
+
+
+class Installation(Resource):
+    """Something that is installed by an engine, and whose outputs are published as Secrets and InstallationOutputs."""
+
+    definition: ClassVar[CustomResource] = CustomResource(
+        kind="Installation",
+        plural="installations",
+        short_names=["inst"],
+        columns=[
+            Column(name="Ready", type="string", json_path='.status.conditions[?(@.type=="Ready")].status'),
+            Column(name="Phase", type="string", json_path=".status.phase"),
+            Column(name="Reason", type="string", json_path='.status.conditions[?(@.type=="Ready")].reason'),
+            Column(name="Secret", type="string", json_path=".status.binding.name"),
+            Column(
+                name="Message",
+                type="string",
+                json_path='.status.conditions[?(@.type=="Ready")].message',
+                priority=1,
+            ),
+            AGE,
+        ],
+    )
+    kind: str = "Installation"
+    spec: InstallationSpec = InstallationSpec()
+    """What is to be installed, and how."""
+    status: InstallationStatus = InstallationStatus()
+    """How the installation is."""

@@ -1,0 +1,229 @@
+"""Every word that more than one place spells: group, keys, phases, condition types and reasons.
+
+A string of the API is written here once, with a sentence that says what it means.
+"""
+
+from enum import StrEnum
+
+GROUP = "outhaul.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+RETRY_ANNOTATION = f"{GROUP}/retry"
+"""On an Installation: any value that was not there before asks for another run."""
+
+RUN_ANNOTATION = f"{GROUP}/run"
+"""On a latest Secret: the name of the run that it shows."""
+
+GENERATION_ANNOTATION = f"{GROUP}/generation"
+"""On a latest Secret: the generation of the Installation that the run was made for."""
+
+PUBLISHED_ANNOTATION = f"{GROUP}/run-created-at"
+"""On a latest Secret: when its run was created (RFC 3339); an older run never replaces a newer one."""
+
+INSTALLATION_LABEL = f"{GROUP}/installation"
+"""On what belongs to an Installation: its name, or the name's hash where it is too long for a label."""
+
+ACTION_LABEL = f"{GROUP}/action"
+"""On what belongs to a run: the AgentAction's uid."""
+
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGER = "outhaul"
+"""The value of the managed-by label, and the field manager of the operator's writes."""
+
+UNINSTALL_FINALIZER = f"{GROUP}/uninstall"
+"""Holds an Installation that is being deleted until its uninstall run has succeeded."""
+
+
+class SecretType(StrEnum):
+    """The `type` of the Secrets that the operator writes; a Secret of another type is never ours."""
+
+    CA = f"{GROUP}/ca"
+    """The operator's certificate authority, in the operator's namespace."""
+    RUN = f"{GROUP}/run"
+    """What one run's agent reads: its instructions and its TLS material."""
+    OUTPUTS = f"{GROUP}/outputs"
+    """The outputs of one run, or the latest outputs of an Installation."""
+
+
+class Action(StrEnum):
+    """What a run does."""
+
+    INSTALL = "install"
+    UPGRADE = "upgrade"
+    UNINSTALL = "uninstall"
+
+
+class DeletionPolicy(StrEnum):
+    """What happens to the installed things when the Installation is deleted."""
+
+    DELETE = "Delete"
+    """Run uninstall first."""
+    ORPHAN = "Orphan"
+    """Leave them as they are."""
+
+
+class InstallationPhase(StrEnum):
+    """An Installation's state in one word, for people; programs read the conditions."""
+
+    PENDING = "Pending"
+    """Nothing runs yet; the conditions say what it waits for."""
+    RUNNING = "Running"
+    """A run is under way."""
+    SUCCEEDED = "Succeeded"
+    """The newest spec is installed and its outputs can be read."""
+    FAILED = "Failed"
+    """A person has to act; the conditions say how."""
+    UNINSTALLED = "Uninstalled"
+    """Uninstalled as `spec.uninstalled` asks; the object stays."""
+
+
+class ActionPhase(StrEnum):
+    """The state of one run."""
+
+    PENDING = "Pending"
+    """No command has started yet."""
+    RUNNING = "Running"
+    """The agent is at work, or its outputs are being published."""
+    SUCCEEDED = "Succeeded"
+    """Every command succeeded and the outputs can be read."""
+    FAILED = "Failed"
+    """The run ended without success; it is never started again."""
+    CANCELLED = "Cancelled"
+    """The run was told to stop before it was done."""
+
+    @property
+    def is_final(self) -> bool:
+        """True when the run has ended."""
+        return self in {ActionPhase.SUCCEEDED, ActionPhase.FAILED, ActionPhase.CANCELLED}
+
+
+class StepPhase(StrEnum):
+    """The state of one command of a run."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    SKIPPED = "Skipped"
+    """Not started, since an earlier command failed."""
+
+
+class OutputPhase(StrEnum):
+    """What a record of outputs stands for."""
+
+    CURRENT = "Current"
+    """The newest successful run; the latest Secret shows these outputs."""
+    SUPERSEDED = "Superseded"
+    """A newer run took its place."""
+    INVALIDATED = "Invalidated"
+    """What these outputs describe has been, or is being, uninstalled."""
+    FAILED = "Failed"
+    """What a failed run left behind; never in the latest Secret."""
+
+
+class OutputType(StrEnum):
+    """The type of one output: JSON's types, and bytes."""
+
+    STRING = "string"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    NULL = "null"
+    OBJECT = "object"
+    ARRAY = "array"
+    BYTES = "bytes"
+    """Bytes that are not UTF-8 text."""
+
+
+class OutputFormat(StrEnum):
+    """How an output command's standard output is read."""
+
+    TERRAFORM = "terraform"
+    """`terraform output -json`: an object of `{value, type, sensitive}`."""
+    PORTER = "porter"
+    """`porter installation outputs list --output json`: a list of `{name, type, value, sensitive}`."""
+    JSON = "json"
+    """One JSON object: a member an output. Every output is sensitive."""
+    TEXT = "text"
+    """The bytes as they are: one output, named by the source. It is sensitive."""
+
+
+class InstallationCondition(StrEnum):
+    """Condition types of an Installation (Ready, Reconciling and Stalled as kstatus defines them)."""
+
+    READY = "Ready"
+    """True: the newest spec is installed and its outputs can be read."""
+    RECONCILING = "Reconciling"
+    """True: the operator is at work, or waits for something that is expected to come."""
+    STALLED = "Stalled"
+    """True: nothing will happen until a person changes something."""
+    OUTPUTS_READY = "OutputsReady"
+    """True: the latest Secret shows the newest successful run."""
+
+
+class ActionCondition(StrEnum):
+    """Condition types of an AgentAction."""
+
+    SCHEDULED = "Scheduled"
+    """True: the pod has a node."""
+    STARTED = "Started"
+    """True: the agent is running, or was."""
+    COMPLETED = "Completed"
+    """True: every command has ended well."""
+    FAILED = "Failed"
+    """True: the run has failed; the reason says where."""
+    OUTPUTS_COLLECTED = "OutputsCollected"
+    """True: the outputs are stored in the cluster."""
+
+
+class Reason(StrEnum):
+    """Why a condition is as it is, on Installations and AgentActions, and the reason of each event."""
+
+    SUCCEEDED = "Succeeded"
+    UNINSTALLED = "Uninstalled"
+    IN_PROGRESS = "InProgress"
+    DISPATCHED = "Dispatched"
+    """A run was created."""
+    WAITING_FOR_RUN = "WaitingForRun"
+    """A newer spec waits until the run in flight has ended."""
+    INVALID_SPEC = "InvalidSpec"
+    UNKNOWN_ENGINE = "UnknownEngine"
+    AGENT_CONFIG_NOT_FOUND = "AgentConfigNotFound"
+    NO_AGENT_IMAGE = "NoAgentImage"
+    RUN_FAILED = "RunFailed"
+    UNINSTALL_FAILED = "UninstallFailed"
+    NAME_TAKEN = "NameTaken"
+    """An object of the name that a run needs exists and is not ours."""
+    SECRET_CONFLICT = "SecretConflict"
+    """The latest Secret's name belongs to a Secret that is not ours; it is left alone."""
+    PUBLISHED = "Published"
+    NO_OUTPUTS = "NoOutputs"
+    """Nothing has been published yet."""
+    POD_REFUSED = "PodRefused"
+    """The API server refused the pod (service account, quota, policy); its words are quoted."""
+    POD_PENDING = "PodPending"
+    UNSCHEDULABLE = "Unschedulable"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    VOLUME_NOT_READY = "VolumeNotReady"
+    """A ConfigMap or Secret that the pod mounts is missing, or a volume cannot be mounted."""
+    CONTAINER_NOT_STARTED = "ContainerNotStarted"
+    STARTED = "Started"
+    COMMAND_FAILED = "CommandFailed"
+    COMMAND_NOT_FOUND = "CommandNotFound"
+    TIMED_OUT = "TimedOut"
+    CANCELLED = "Cancelled"
+    BAD_OUTPUT = "BadOutput"
+    """An output source could not be read: bad JSON, a missing file, a bad manifest, a failed command."""
+    DUPLICATE_OUTPUT = "DuplicateOutput"
+    OUTPUT_TOO_LARGE = "OutputTooLarge"
+    PROTOCOL_MISMATCH = "ProtocolMismatch"
+    """Agent and operator have no protocol version in common."""
+    AGENT_UNREACHABLE = "AgentUnreachable"
+    """The agent's pod runs, but it cannot be reached, or ended before its outputs were stored."""
+    AGENT_MISBEHAVED = "AgentMisbehaved"
+    """The agent broke the protocol (wrong run, wrong sizes, wrong digests)."""
+    AGENT_CRASHED = "AgentCrashed"
+    OOM_KILLED = "OOMKilled"
+    EVICTED = "Evicted"
+    POD_LOST = "PodLost"
+    """The pod is gone and did not say how it ended."""
