@@ -1,0 +1,274 @@
+"""Starts the cluster's programs and makes sure that each of them ends.
+
+A program is *attached* (it ends with the process that started it, even when that one is killed: see `leash`) or *detached* (it stays, and is
+found again by its pid file). A pid file carries the start time beside the pid, so a number that the kernel has given to somebody else
+since is never signalled; signals go through a pidfd, so neither is one that changes hands between the check and the signal.
+"""
+
+import atexit
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.errors import ComponentFailed
+
+_LEASH = Path(__file__).with_name("leash.py")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What tells one process from every other, also from a later one of the same number."""
+
+    pid: int
+    started: int
+    boot: str
+
+    @classmethod
+    def of(cls, pid: int) -> "Identity | None":
+        """Reads the identity of a process, None when there is none."""
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        # The name, in brackets, may hold spaces and brackets itself; the start time is the 22nd field.
+        started = int(stat.rpartition(")")[2].split()[19])
+        return cls(pid, started, Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+
+
+class Process:
+    """One program that was started here, or found again by its pid file."""
+
+    def __init__(
+        self, name: str, identity: Identity, pidfd: int, files: tuple[Path, Path], child: Any = None
+    ) -> None:
+        self.name = name
+        self.identity = identity
+        self.log, self._pid_file = files
+        self._pidfd: int | None = pidfd
+        self._child: subprocess.Popen[bytes] | None = child
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.identity.pid
+
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._pidfd is not None and not self.wait(0)
+
+    def wait(self, timeout: float) -> bool:
+        """Waits until it has ended; False when it still runs after `timeout` seconds."""
+        if self._pidfd is None:
+            return True
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(timeout * 1000))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal; nothing happens when it has ended."""
+        if self._pidfd is not None and self.running():
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def stop(self, grace: float = 5.0) -> None:
+        """Ends it: SIGTERM, and SIGKILL when it still runs after `grace` seconds (at once, when that is 0).
+
+        Raises:
+            ComponentFailed: it survived SIGKILL.
+        """
+        if grace > 0:
+            self.signal(signal.SIGTERM)
+        if not self.wait(grace):
+            self.signal(signal.SIGKILL)
+            if not self.wait(10):
+                raise ComponentFailed(
+                    f"{self.name} (pid {self.pid}) does not end: look at its state in /proc"
+                )
+        self.finish()
+
+    def kill(self) -> None:
+        """Ends it with SIGKILL, as a crash would."""
+        self.stop(grace=0)
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines of its log."""
+        return log_tail(self.log, lines)
+
+    def finish(self) -> int | None:
+        """Tidies up once it has ended: its exit status, None when another process started it."""
+        status = None if self._child is None else self._child.wait()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        if _read_pid_file(self._pid_file) == self.identity:
+            self._pid_file.unlink(missing_ok=True)
+        return status
+
+
+class Processes:
+    """The programs of one cluster, with logs and pid files below its root.
+
+    Args:
+        root: logs go to `root/log`, pid files to `root/run`.
+        detached: what is started outlives this process and is ended by pid file.
+    """
+
+    def __init__(self, root: Path, *, detached: bool = False) -> None:
+        self.detached = detached
+        self._logs, self._runs = root / "log", root / "run"
+        self._owner = os.getpid()
+        self._started: dict[str, Process] = {}
+        for directory in (root, self._logs, self._runs):
+            directory.mkdir(parents=True, exist_ok=True)
+        if not detached:
+            atexit.register(self.stop_all)
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        umask: int = -1,
+        group: bool = False,
+    ) -> Process:
+        """Starts a program, unless one of this name runs already.
+
+        Args:
+            name: names the log and the pid file.
+            command: the program and its arguments.
+            env: added to this process's environment.
+            cwd: its working directory.
+            umask: its file mode mask; -1 leaves it.
+            group: what it starts itself ends with it, at once.
+        """
+        found = self.find(name)
+        if found is not None:
+            return found
+        words = [str(word) for word in command]
+        if not self.detached:
+            end = "group" if group else str(int(signal.SIGKILL))
+            words = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), end, *words]
+
+        def spawn() -> subprocess.Popen[bytes]:
+            with os.fdopen(
+                os.open(self.log(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
+            ) as log:
+                return subprocess.Popen(
+                    words,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **(env or {})},
+                    cwd=cwd,
+                    umask=umask,
+                    start_new_session=True,  # Ctrl-C in the terminal is ours alone: we stop them in order
+                )
+
+        child = _in_lasting_thread(spawn)
+        identity = Identity.of(child.pid)
+        if identity is None:
+            raise ComponentFailed(f"{name} cannot be seen in /proc: is it mounted with hidepid?")
+        files = (self.log(name), self._pid_file(name))
+        files[1].write_text(json.dumps({**asdict(identity), "command": [str(word) for word in command]}))
+        process = Process(name, identity, os.pidfd_open(child.pid), files, child)
+        self._started[name] = process
+        return process
+
+    def find(self, name: str) -> Process | None:
+        """The running program of this name, started here or by an earlier detached start."""
+        known = self._started.get(name)
+        if known is not None and known.running():
+            return known
+        identity = _read_pid_file(self._pid_file(name))
+        if identity is None:
+            return None
+        try:
+            pidfd = os.pidfd_open(identity.pid)
+        except ProcessLookupError:
+            return None
+        found = Process(name, identity, pidfd, (self.log(name), self._pid_file(name)))
+        # Compared after the descriptor is open: from here on the number cannot change hands.
+        if Identity.of(identity.pid) != identity or not found.running():
+            os.close(pidfd)
+            return None
+        self._started[name] = found
+        return found
+
+    def stop(self, name: str, grace: float = 5.0) -> bool:
+        """Ends the program of this name; False when none ran."""
+        process = self.find(name) or self._started.get(name)
+        if process is None:
+            return False
+        was_running = process.running()
+        process.stop(grace)
+        del self._started[name]
+        return was_running
+
+    def stop_all(self, grace: float = 5.0) -> None:
+        """Ends everything that was started here, the newest first."""
+        if os.getpid() != self._owner:
+            return  # a forked copy of this object
+        for name in reversed(list(self._started)):
+            self.stop(name, grace)
+
+    def log(self, name: str) -> Path:
+        """Where the program of this name logs."""
+        return self._logs / f"{name}.log"
+
+    def _pid_file(self, name: str) -> Path:
+        return self._runs / f"{name}.pid"
+
+
+def log_tail(log: Path, lines: int = 20) -> str:
+    """The last lines of a log, empty when there is none."""
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return ""
+
+
+def _read_pid_file(path: Path) -> Identity | None:
+    try:
+        content = json.loads(path.read_text())
+        return Identity(int(content["pid"]), int(content["started"]), str(content["boot"]))
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+
+
+_Job = tuple[Callable[[], "subprocess.Popen[bytes]"], "Future[subprocess.Popen[bytes]]"]
+_spawner: tuple[int, "queue.SimpleQueue[_Job]"] | None = None
+_spawner_lock = threading.Lock()
+
+
+def _in_lasting_thread(spawn: Callable[[], "subprocess.Popen[bytes]"]) -> "subprocess.Popen[bytes]":
+    """Starts a child from a thread that lasts as long as this process: the death signal comes when that *thread* ends."""
+    global _spawner  # noqa: PLW0603 - one thread a process
+    with _spawner_lock:
+        if _spawner is None or _spawner[0] != os.getpid():
+            jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+            threading.Thread(target=_spawn_forever, args=(jobs,), name="spawner", daemon=True).start()
+            _spawner = (os.getpid(), jobs)
+        future: Future[subprocess.Popen[bytes]] = Future()
+        _spawner[1].put((spawn, future))
+    return future.result()
+
+
+def _spawn_forever(jobs: "queue.SimpleQueue[_Job]") -> None:
+    while True:
+        spawn, future = jobs.get()
+        try:
+            future.set_result(spawn())
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            future.set_exception(error)
+        del spawn, future
