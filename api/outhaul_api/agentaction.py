@@ -1,11 +1,13 @@
-"""AgentAction: one run. Its spec is final: commands, files, and where outputs come from. It knows no engines."""
+"""AgentAction: one run. Its spec is final: commands, files, output sources. It knows nothing of engines."""
 
 from typing import Annotated, ClassVar
 
 from pydantic import Field
+from pydantic.config import JsonDict
 
 from outhaul_api.common import (
     AGE,
+    SERVER_DEFAULT,
     Column,
     Conditions,
     CustomResource,
@@ -21,7 +23,7 @@ Argument = Annotated[str, Field(max_length=32768)]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 StepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=63)]
 EnvName = Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=253)]
-_MAP_BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+_MAP_BY_NAME: JsonDict = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 
 
 class EnvVar(Model):
@@ -37,7 +39,8 @@ class PodEnvVar(EnvVar):
     """One environment variable of the agent's container, which every command sees."""
 
     value_from: PreservedObject | None = None
-    """Where the value comes from, as in a pod's `env`: a Secret's or a ConfigMap's key, or a field of the pod."""
+    """Where the value comes from, as in a pod's `env`: a Secret's or a ConfigMap's key, or a field of the
+    pod."""
 
 
 class Command(Model):
@@ -85,7 +88,8 @@ class ManifestSource(Model):
     """A JSON file that lists outputs: `[{"name", "type", "sensitive", and "value" or "path"}]`."""
 
     path: Path
-    """The file, relative to the run's working directory unless absolute. The run fails where it is missing."""
+    """The file, relative to the run's working directory unless absolute. The run fails where it is
+    missing."""
 
 
 class OutputSource(Model):
@@ -113,6 +117,8 @@ class InstallationReference(Model):
     """The Installation's uid."""
     generation: int = 0
     """The Installation's generation that this run brings about."""
+    number: int = Field(default=0, ge=0)
+    """Counts the Installation's runs: a run with a higher number is newer."""
 
 
 class NameReference(Model):
@@ -125,7 +131,7 @@ class NameReference(Model):
 class AgentActionSpec(Model):
     """What one run does. The spec cannot be changed; make another AgentAction instead."""
 
-    action: Action = Action.INSTALL
+    action: Action = Field(default=Action.INSTALL, json_schema_extra={SERVER_DEFAULT: True})
     """What the run does to the installation."""
     installation: InstallationReference | None = None
     """The Installation that the run belongs to; absent for a run written by hand."""
@@ -139,12 +145,14 @@ class AgentActionSpec(Model):
     """The commands, in order."""
     outputs: OutputSources = []
     """Where outputs come from; read in order, and a name may come from one place only."""
-    files: dict[str, Annotated[str, Field(json_schema_extra={"format": "byte"})]] = Field(
+    files: dict[str, Annotated[str, Field(max_length=1398104, json_schema_extra={"format": "byte"})]] = Field(
         default={}, json_schema_extra={"maxProperties": 1024}
     )
-    """Files that are written to the working directory before the first command: relative path to base64 content."""
+    """Files that are written to the working directory before the first command: relative path to base64
+    content."""
     copy_from: list[Path] = Field(default=[], max_length=16)
-    """Directories, usually mounted volumes, whose files are copied to the working directory before the first command."""
+    """Directories, usually mounted volumes, whose files are copied to the working directory before the first
+    command."""
     env: list[PodEnvVar] = Field(default=[], max_length=256, json_schema_extra=_MAP_BY_NAME)
     """Variables that every command sees."""
     env_from: list[PreservedObject] = Field(default=[], max_length=64)
@@ -153,7 +161,7 @@ class AgentActionSpec(Model):
     """Further volumes of the pod, as in a pod's `volumes`."""
     volume_mounts: list[PreservedObject] = Field(default=[], max_length=64)
     """Where the volumes are mounted, as in a container's `volumeMounts`."""
-    timeout: Duration = "1h"
+    timeout: Duration = Field(default="1h", json_schema_extra={SERVER_DEFAULT: True})
     """How long all commands together may take."""
 
 
@@ -218,7 +226,10 @@ class AgentAction(Resource):
         Field(
             json_schema_extra={
                 "x-kubernetes-validations": [
-                    {"rule": "self == oldSelf", "message": "a run's spec is final; create another AgentAction"}
+                    {
+                        "rule": "self == oldSelf",
+                        "message": "a run's spec is final; create another AgentAction",
+                    }
                 ]
             }
         ),

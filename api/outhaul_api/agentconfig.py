@@ -1,11 +1,20 @@
-"""AgentConfig: how the pods of runs look. Three of them may apply; each field comes from the nearest that has it."""
+"""AgentConfig: how the pods of runs look. Up to three apply; a field comes from the nearest that has it."""
 
 from enum import StrEnum
 from typing import ClassVar
 
 from pydantic import Field
 
-from outhaul_api.common import AGE, Column, CustomResource, Duration, Model, ObjectName, PreservedObject, Resource
+from outhaul_api.common import (
+    AGE,
+    Column,
+    CustomResource,
+    Duration,
+    Model,
+    ObjectName,
+    PreservedObject,
+    Resource,
+)
 
 
 class PullPolicy(StrEnum):
@@ -17,7 +26,7 @@ class PullPolicy(StrEnum):
 
 
 class AgentConfigSpec(Model):
-    """How runs are executed. An absent field is taken from the namespace's `default`, then from the operator's."""
+    """How runs are executed. An absent field comes from the namespace's `default`, then the operator's."""
 
     image: str | None = Field(default=None, max_length=1024)
     """The image of the agent, with the tools that the commands need."""
@@ -32,12 +41,12 @@ class AgentConfigSpec(Model):
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=31536000)
     """Seconds until the pod and the run's own Secret are deleted after the run has ended (default 600)."""
     pod_template: PreservedObject | None = None
-    """A partial pod template (`metadata.labels`, `metadata.annotations`, `spec`) that is merged over the operator's own;
-    the agent's container is called `agent`."""
+    """A partial pod template (`metadata.labels`, `metadata.annotations`, `spec`) that is merged over the
+    operator's own; the agent's container is called `agent`."""
 
 
 class AgentConfig(Resource):
-    """How the pods of runs look. `default` applies to its whole namespace, and in the operator's namespace to all."""
+    """How the pods of runs look. `default` applies to its namespace, in the operator's namespace to all."""
 
     definition: ClassVar[CustomResource] = CustomResource(
         kind="AgentConfig",

@@ -19,8 +19,16 @@ ObjectName = Annotated[
 ]
 """The name of a Kubernetes object (RFC 1123 subdomain)."""
 
-PreservedObject = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+PreservedObject = Annotated[
+    dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
+]
 """A piece of another API (a volume, a pod template): kept as it is, checked when it is used."""
+
+
+SERVER_DEFAULT = "x-outhaul-server-default"
+"""Set to true in a field's `json_schema_extra`: the API server applies the field's default too. All other
+defaults are the models' alone, since a default in the schema rewrites stored objects and can never be changed
+again."""
 
 
 def seconds(duration: str) -> float:

@@ -5,7 +5,17 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from outhaul_api.agentaction import Command, NameReference, OutputSources
-from outhaul_api.common import AGE, Column, Conditions, CustomResource, Duration, Model, ObjectName, Resource
+from outhaul_api.common import (
+    AGE,
+    SERVER_DEFAULT,
+    Column,
+    Conditions,
+    CustomResource,
+    Duration,
+    Model,
+    ObjectName,
+    Resource,
+)
 from outhaul_api.vocabulary import Action, ActionPhase, DeletionPolicy, InstallationPhase
 
 _BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
@@ -33,8 +43,8 @@ class Source(Model):
     )
     """Files as they are: relative path to text."""
     config_map_ref: NameReference | None = None
-    """A ConfigMap of the same namespace: a key a file. It is mounted into the pod; the operator never reads it, so a change
-    of it counts at the next run."""
+    """A ConfigMap of the same namespace: a key a file. It is mounted into the pod; the operator never reads
+    it, so a change of it counts at the next run."""
 
 
 class ActionCommands(Model):
@@ -65,10 +75,13 @@ class InstallationSpec(Model):
     name: str | None = Field(default=None, max_length=253)
     """The engine's own name of the installation; the object's name by default."""
     namespace: str | None = Field(default=None, max_length=253)
-    """The engine's own namespace of the installation, the object's by default. It never chooses where Kubernetes objects go."""
+    """The engine's own namespace of the installation, the object's by default. It never chooses where
+    Kubernetes objects go."""
     bundle: Bundle | None = None
     """The bundle that engine `porter` installs."""
-    parameters: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})] = {}
+    parameters: Annotated[
+        dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
+    ] = {}
     """Parameters, free in form. They are readable by everyone who may read this object: no secrets."""
     labels: dict[str, Annotated[str, Field(max_length=1024)]] = Field(
         default={}, json_schema_extra={"maxProperties": 256}
@@ -79,14 +92,17 @@ class InstallationSpec(Model):
     agent_config: NameReference | None = None
     """The AgentConfig that the runs use."""
     engine: str | None = Field(default=None, max_length=63)
-    """`terraform`, `porter` or `exec`. Default: the AgentConfig's, else `porter` where `bundle` is given, else `exec`."""
+    """`terraform`, `porter` or `exec`. Default: the AgentConfig's, else `porter` where `bundle` is given,
+    else `exec`."""
     source: Source | None = None
     """The infrastructure code."""
     commands: ActionCommands | None = None
     """The commands of engine `exec`."""
     outputs: Outputs = Outputs()
     """Where outputs come from and where they go."""
-    deletion_policy: DeletionPolicy = DeletionPolicy.DELETE
+    deletion_policy: DeletionPolicy = Field(
+        default=DeletionPolicy.DELETE, json_schema_extra={SERVER_DEFAULT: True}
+    )
     """What deleting this object does: `Delete` uninstalls first, `Orphan` leaves what was installed."""
     timeout: Duration | None = None
     """How long all commands of one run together may take (default 1h)."""
@@ -101,6 +117,8 @@ class RunReference(Model):
     """What the run does."""
     generation: int
     """The generation of the Installation that it brings about."""
+    number: int = 0
+    """Counts the Installation's runs."""
     digest: str
     """The digest of what the run was made from."""
     retry: str | None = None
@@ -138,7 +156,7 @@ class InstallationStatus(Model):
 
 
 class Installation(Resource):
-    """Something that is installed by an engine, and whose outputs are published as Secrets and InstallationOutputs."""
+    """Something that an engine installs, and whose outputs become Secrets and InstallationOutputs."""
 
     definition: ClassVar[CustomResource] = CustomResource(
         kind="Installation",

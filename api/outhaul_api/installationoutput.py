@@ -1,4 +1,4 @@
-"""InstallationOutput: the record of one run's outputs. Written in one request, then immutable but for its phase."""
+"""InstallationOutput: the record of one run's outputs. Written at once, then immutable but for its phase."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -30,13 +30,15 @@ class Output(Model):
         Any,
         Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True}),
     ] = None
-    """The value, where it is not sensitive, not large, and JSON numbers keep it exact; else see `secretKeyRef`."""
+    """The value, where it is not sensitive, not large, and JSON numbers keep it exact; else see
+    `secretKeyRef`."""
     secret_key_ref: SecretKeyReference | None = None
     """Where the value is stored exactly as it came; absent only where no Secret can hold it."""
     size: int = Field(ge=0)
     """The value's size in bytes, as it is stored."""
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
-    """The SHA-256 of the value as it is stored; absent where the value is sensitive, since a weak secret can be guessed from it."""
+    """The SHA-256 of the value as it is stored; absent where the value is sensitive, since a weak secret can
+    be guessed from it."""
 
 
 class InstallationOutputSpec(Model):
@@ -77,7 +79,8 @@ class InstallationOutputStatus(Model):
     output_names: str | None = Field(default=None, max_length=1024)
     """The names, joined for `kubectl get`."""
     secret_name: str | None = Field(default=None, max_length=253)
-    """The Secret with every output of the run, to be mounted; more than one where they do not fit: see `secretKeyRef`."""
+    """The Secret with every output of the run, to be mounted; more than one where they do not fit: see
+    `secretKeyRef`."""
     provenance: Provenance | None = None
     """How the outputs came here."""
     conditions: Conditions = []
@@ -106,7 +109,9 @@ class InstallationOutput(Resource):
         InstallationOutputSpec,
         Field(
             json_schema_extra={
-                "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "a record of outputs is final"}]
+                "x-kubernetes-validations": [
+                    {"rule": "self == oldSelf", "message": "a record of outputs is final"}
+                ]
             }
         ),
     ]
