@@ -2,8 +2,8 @@
 
 `crds` calls it for each kind. The API server refuses much of what JSON Schema allows (references, unions,
 types left open, numeric exclusive bounds), so this module translates what has an equivalent and *refuses*
-what it does not know, naming the field: a schema is never silently weaker than its model. `markers` checks the
-result.
+what it does not know, naming the field: a schema is never silently weaker than its model. `markers` checks
+the result.
 """
 
 from collections.abc import Callable, Collection, Mapping
