@@ -1,8 +1,7 @@
 """A small client of the API server: calls that outlast its restart, and list-and-watch.
 
-Plain aiohttp, because the generated client costs some 50 MB before it has done anything. Every call is retried
-while the server cannot be reached or asks for patience; any other refusal is an `ApiError` for the caller to
-judge.
+Plain aiohttp, because the generated client costs some 50 MB before it has done anything. Every call is
+retried while the server cannot be reached or asks for patience; any other refusal is an `ApiError`.
 """
 
 import asyncio
@@ -199,8 +198,8 @@ class Api:
         Args:
             path: The collection's path.
             fields: A field selector.
-            metadata_only: Send names and versions instead of contents, and list nothing: a `Relisted` then says
-                only that changes may have been missed.
+            metadata_only: Send names and versions instead of contents, and list nothing: a `Relisted` then
+                says only that changes may have been missed.
 
         Yields:
             What became of the collection, starting with a `Relisted`.

@@ -91,9 +91,9 @@ def system() -> list[str]:
         source = Path(os.path.realpath(Path("/etc", name)))
         if source.exists():
             arguments += ["--ro-bind", str(source), f"/etc/{name}"]
-    for name in ("/tmp", "/var/tmp", "/run", "/root", "/home"):  # noqa: S108 # of the container, not of this
-    machine arguments += ["--perms", "1777" if name.endswith("tmp") else "0755", "--dir", name] return
-    arguments
+    for name in ("/tmp", "/var/tmp", "/run", "/root", "/home"):  # noqa: S108 # in the container
+        arguments += ["--perms", "1777" if name.endswith("tmp") else "0755", "--dir", name]
+    return arguments
 
 
 def arguments(container: Container, *, bubblewrap: str, info: int) -> list[str]:
