@@ -4,13 +4,12 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-
 from cluster import binaries
 from cluster.controlplane import ControlPlane
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Gets the cluster's programs before the first test: a build takes longer than a test may, and its progress is to be seen."""
+    """Gets the cluster's programs before the first test: a build outlasts a test's timeout."""
     if session.config.option.collectonly:
         return
     if any("control_plane" in getattr(item, "fixturenames", ()) for item in session.items):
@@ -26,7 +25,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """The name of a fresh namespace, in which pods are admitted; it is deleted after the test, which is not waited for."""
+    """The name of a fresh namespace, with its service account; deleted after the test, in the background."""
     name = f"test-{uuid.uuid4().hex[:10]}"
     control_plane.create_namespace(name)
     yield name

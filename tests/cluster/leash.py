@@ -1,9 +1,9 @@
 """Becomes a command that the kernel kills when the process that started it dies.
 
-`processes` runs this file as a script in place of the command: `leash.py PARENT SIGNAL COMMAND ...`. The death signal survives `exec`, so
-the command keeps this process's id. It is bound to the parent's *thread*, which `processes` keeps alive. With the signal `group` this
-process stays, and its end is the end of everything that the command has started. It imports little, because every program of a
-cluster waits for it.
+`processes` runs this file as a script in place of the command: `leash.py PARENT SIGNAL COMMAND ...`. The
+death signal survives `exec`, so the command keeps this process's id. It is bound to the parent's *thread*,
+which `processes` keeps alive. With the signal `group` this process stays, and its end is the end of
+everything that the command has started. It imports little, because every program of a cluster waits for it.
 """
 
 import ctypes

@@ -14,10 +14,10 @@ _OPTIONS = ["-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Use-Pty=0"]
 
 
 def which(command: str) -> Path | None:
-    """Finds a command as root's PATH would, also for who has a shorter one; an absolute path is looked up as it is."""
+    """Finds a command, also where only root's PATH leads; an absolute path is looked up as it is."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
-    if os.path.isabs(command):
-        return Path(command) if os.path.exists(command) else None
+    if Path(command).is_absolute():
+        return Path(command) if Path(command).exists() else None
     found = shutil.which(command, path=path)
     return Path(found) if found else None
 
@@ -61,7 +61,7 @@ def ensure(needs: Mapping[str, str]) -> None:
 
 
 def _apt(what: str, arguments: list[str]) -> None:
-    """Runs apt-get to its end: cut off half way it would leave the machine's packages broken, so it is detached."""
+    """Runs apt-get, detached: cut off half way it would leave the machine's packages broken."""
     say(f"{what} ...")
     with tempfile.TemporaryDirectory(prefix="outhaul-apt-") as directory:
         processes = Processes(Path(directory), detached=True)

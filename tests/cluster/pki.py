@@ -1,9 +1,10 @@
 """Keys and certificates of one cluster: a CA, what it signs, and the key of the service accounts' tokens.
 
-Files are written once and read again, so a cluster that is started a second time keeps its identity. Keys are for their owner only.
+Files are written once and read again, so a cluster that is started a second time keeps its identity. Keys are
+for their owner only.
 """
 
-import datetime
+import datetime as dt
 import ipaddress
 import os
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_LIFETIME = datetime.timedelta(days=365)
+_LIFETIME = dt.timedelta(days=365)
 _PURPOSES = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
 
 
@@ -116,14 +117,14 @@ class Authority:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_before(now - dt.timedelta(hours=1))
         .not_valid_after(now + _LIFETIME)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )

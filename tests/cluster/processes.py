@@ -1,8 +1,9 @@
 """Starts the cluster's programs and makes sure that each of them ends.
 
-A program is *attached* (it ends with the process that started it, even when that one is killed: see `leash`) or *detached* (it stays, and is
-found again by its pid file). A pid file carries the start time beside the pid, so a number that the kernel has given to somebody else
-since is never signalled; signals go through a pidfd, so neither is one that changes hands between the check and the signal.
+A program is *attached* (it ends with the process that started it, even when that one is killed: see `leash`)
+or *detached* (it stays, and is found again by its pid file). A pid file carries the start time beside the
+pid, so a number that the kernel has given to somebody else since is never signalled; signals go through a
+pidfd, so neither is one that changes hands between the check and the signal.
 """
 
 import atexit
@@ -62,6 +63,11 @@ class Process:
         """The process id."""
         return self.identity.pid
 
+    @property
+    def ours(self) -> bool:
+        """Whether this very process started it."""
+        return self._child is not None
+
     def running(self) -> bool:
         """Whether it has not ended."""
         return self._pidfd is not None and not self.wait(0)
@@ -73,6 +79,13 @@ class Process:
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(timeout * 1000))
+
+    def watched_by(self, poll: "select.poll") -> bool:
+        """Adds its end to what a poll object waits for; False when it has ended."""
+        if self._pidfd is None:
+            return False
+        poll.register(self._pidfd, select.POLLIN)
+        return True
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal; nothing happens when it has ended."""
@@ -188,8 +201,11 @@ class Processes:
     def find(self, name: str) -> Process | None:
         """The running program of this name, started here or by an earlier detached start."""
         known = self._started.get(name)
-        if known is not None and known.running():
-            return known
+        if known is not None:
+            if known.running():
+                return known
+            known.finish()
+            del self._started[name]
         identity = _read_pid_file(self._pid_file(name))
         if identity is None:
             return None
@@ -207,20 +223,39 @@ class Processes:
 
     def stop(self, name: str, grace: float = 5.0) -> bool:
         """Ends the program of this name; False when none ran."""
-        process = self.find(name) or self._started.get(name)
+        process = self.find(name)
         if process is None:
             return False
-        was_running = process.running()
         process.stop(grace)
         del self._started[name]
-        return was_running
+        return True
+
+    def pid(self, name: str) -> int | None:
+        """The process id of the running program of this name."""
+        process = self.find(name)
+        return None if process is None else process.pid
+
+    def all_run(self, timeout: float) -> bool:
+        """Watches what was started here: False once one has ended, True when none has for `timeout` seconds."""
+        poll = select.poll()
+        for process in self._started.values():
+            if not process.watched_by(poll):
+                return False
+        return not poll.poll(timeout * 1000)
+
+    def names(self) -> list[str]:
+        """Whose pid files are there, the newest first."""
+        files = sorted(self._runs.glob("*.pid"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
+        return [file.stem for file in files]
 
     def stop_all(self, grace: float = 5.0) -> None:
-        """Ends everything that was started here, the newest first."""
+        """Ends what was started here, and when detached what was started before as well, the newest first."""
         if os.getpid() != self._owner:
             return  # a forked copy of this object
-        for name in reversed(list(self._started)):
-            self.stop(name, grace)
+        for name in self.names():
+            started = self._started.get(name)
+            if self.detached or (started is not None and started.ours):
+                self.stop(name, grace)
 
     def log(self, name: str) -> Path:
         """Where the program of this name logs."""
@@ -252,7 +287,7 @@ _spawner_lock = threading.Lock()
 
 
 def _in_lasting_thread(spawn: Callable[[], "subprocess.Popen[bytes]"]) -> "subprocess.Popen[bytes]":
-    """Starts a child from a thread that lasts as long as this process: the death signal comes when that *thread* ends."""
+    """Starts a child from a thread that lasts as long as this process: its end is what the kernel watches."""
     global _spawner  # noqa: PLW0603 - one thread a process
     with _spawner_lock:
         if _spawner is None or _spawner[0] != os.getpid():

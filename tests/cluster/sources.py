@@ -1,7 +1,7 @@
 """Builds Kubernetes from Debian's own source package, with Debian's Go.
 
-`binaries` calls it when nothing better is at hand. Nothing on the machine changes but the packages that it needs: apt's lists of sources are
-private to the build.
+`binaries` calls it when nothing better is at hand. Nothing on the machine changes but the packages that it
+needs: apt's lists of sources are private to the build.
 """
 
 import platform
@@ -48,9 +48,7 @@ def build(components: Sequence[str], destination: Path) -> None:
     ) as directory:
         work = Path(directory)
         processes = Processes(work)
-        say(
-            f"building {', '.join(components)} {VERSION} from Debian's source package: about 7 minutes on 2 cores"
-        )
+        say(f"building {', '.join(components)} {VERSION} from Debian's sources: about 7 minutes on 2 cores")
         tree = unpack(download(work, processes), work, processes)
         mend(tree)
         compile_components(components, tree, processes)
@@ -95,8 +93,8 @@ def unpack(archive: Path, work: Path, processes: Processes) -> Path:
 def mend(tree: Path) -> None:
     """Puts Debian's reflect2 1.0.2 in place of the vendored 1.0.1.
 
-    The old one corrupts map iteration under Go 1.18 and newer: kube-apiserver dies with "fatal error: fault" on the first write of a custom
-    resource.
+    The old one corrupts map iteration under Go 1.18 and newer: kube-apiserver dies with "fatal error:
+    fault" on the first write of a custom resource.
     """
     vendored = tree / "vendor/github.com/modern-go/reflect2"
     for suffix in ("*.go", "*.s"):
@@ -107,7 +105,7 @@ def mend(tree: Path) -> None:
 
 
 def compile_components(components: Sequence[str], tree: Path, processes: Processes) -> None:
-    """Runs Kubernetes' own build; Go prints each package that it compiles, which is what the progress shows."""
+    """Runs Kubernetes' own build; Go prints each package that it compiles, for the progress."""
     targets = " ".join(f"cmd/{component}" for component in components)
     major, minor = VERSION.split(".")[:2]
     environment = {
@@ -143,6 +141,7 @@ def _source_listing() -> str:
     if deb822.exists():
         return re.sub(r"^Types:.*$", "Types: deb-src", deb822.read_text(), flags=re.MULTILINE)
     raise BinariesMissing(
-        f"{deb822} is not there, so where to get Debian's kubernetes source from is unknown. Set KUBEBUILDER_ASSETS to a directory with "
-        "kube-apiserver and kube-controller-manager, or run on Debian 12"
+        f"{deb822} is not there, so where to get Debian's kubernetes source from is unknown. "
+        "Set KUBEBUILDER_ASSETS to a directory with kube-apiserver and kube-controller-manager, "
+        "or run on Debian 12"
     )
