@@ -1,1 +1,44 @@
-# Filled in as capabilities land.
+# `make` lists what there is. Everything runs in an environment of its own, .venv, which is made at first use.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: venv
+venv: $(READY) ## Make the Python environment, or bring it up to date
+
+$(READY): pyproject.toml constraints.txt
+	@.ci/venv $(VENV) $(PYTHON)
+
+.PHONY: check
+check: $(READY) ## Lint, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+.PHONY: format
+format: $(READY) ## Format the code, and mend what the linter can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: generate
+generate: crds proto ## Generate everything that is generated and committed
+
+.PHONY: crds
+crds: $(READY) ## Generate crds/ from the models
+	$(BIN)/python -m outhaul_api.crds crds
+
+.PHONY: proto
+proto: $(READY) ## Generate the gRPC code from the protos
+	$(BIN)/python agent/grpc/generate.py
+
+.PHONY: constraints
+constraints: ## Write constraints.txt: the newest of everything that is needed, from a fresh environment
+	.ci/constraints $(PYTHON)
