@@ -1,7 +1,7 @@
 """The client side of the wire: a channel to one run's agent at a pod's address.
 
-The operator uses it, through its `agents`, and so do tests that play wrong peers. The name that a channel expects
-in the peer's certificate *is* the check of the peer's identity: Python's gRPC shows a client no certificate.
+The operator uses it, through its `agents`, and so do tests that play wrong peers. The name that a channel
+expects in the peer's certificate *is* the check of its identity: Python's gRPC shows a client no certificate.
 """
 
 import grpc

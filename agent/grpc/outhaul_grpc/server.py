@@ -1,7 +1,7 @@
 """The server side of the wire: one TLS port that answers nobody but the operator.
 
-The agent uses it, and so do tests that play an agent. Credentials are static: the run's certificate outlives the
-run, and credentials that change under a running server crash grpcio (docs/architecture.md).
+The agent uses it, and so do tests that play an agent. Credentials are static: the run's certificate outlives
+the run, and credentials that change under a running server crash grpcio (docs/architecture.md).
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
