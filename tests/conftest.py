@@ -19,8 +19,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A real API server with its controllers, shared by all tests of the run."""
-    with ControlPlane(tmp_path_factory.mktemp("cluster"), audit=True) as running:
-        yield running
+    running = ControlPlane(tmp_path_factory.mktemp("cluster"), audit=True).start()
+    yield running
+    running.stop(forget=True)
 
 
 @pytest.fixture

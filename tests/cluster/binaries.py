@@ -6,6 +6,8 @@ build from Debian's source package. etcd is Debian's, kubectl comes with the Pyt
 
 import fcntl
 import os
+import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -72,6 +74,19 @@ def ensure(*names: str) -> dict[str, Path]:
             f"{', '.join(absent)}: built or installed, and still not found in {cache()} or PATH"
         )
     return {name: path for name, path in found.items() if path is not None}
+
+
+def version(program: Path) -> tuple[int, int]:
+    """Major and minor version that one of Kubernetes' own programs says it is.
+
+    Raises:
+        BinariesMissing: it does not say one.
+    """
+    said = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=False)
+    numbers = re.search(r"v(\d+)\.(\d+)\.", said.stdout)
+    if numbers is None:
+        raise BinariesMissing(f"{program} --version says {said.stdout + said.stderr!r}: is it Kubernetes?")
+    return int(numbers[1]), int(numbers[2])
 
 
 def _unbuilt(names: tuple[str, ...]) -> list[str]:

@@ -112,14 +112,13 @@ def audit(policy: Path, log: Path) -> list[str]:
     return [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
 
 
-def controllers(layout: Layout, *, kubeconfig: Path, ours: bool) -> list[str]:
+def controllers(layout: Layout, *, kubeconfig: Path, version: tuple[int, int]) -> list[str]:
     """Arguments of kube-controller-manager.
 
     Args:
         layout: where things are.
         kubeconfig: its kubeconfig.
-        ours: whether it is the version that is built here, which has an insecure port to be closed; newer
-            ones no longer know the flag.
+        version: its own, major and minor.
     """
     return [
         f"--kubeconfig={kubeconfig}",
@@ -132,5 +131,6 @@ def controllers(layout: Layout, *, kubeconfig: Path, ours: bool) -> list[str]:
         "--secure-port=0",
         "--kube-api-qps=200",  # its thirty controllers start one after the other, held back by this
         "--kube-api-burst=400",
-        *(["--port=0"] if ours else []),
+        # An insecure port, the same for every cluster unless closed; newer ones have none, and no such flag.
+        *(["--port=0"] if version < (1, 24) else []),
     ]

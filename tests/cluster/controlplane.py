@@ -129,8 +129,12 @@ class ControlPlane:
         self._ports_are_new = False
         return self
 
-    def stop(self) -> None:
-        """Ends what runs, what came last first, and removes the directory if it is a temporary one."""
+    def stop(self, *, forget: bool = False) -> None:
+        """Ends what runs, what came last first, and removes the directory if it is a temporary one.
+
+        Args:
+            forget: removes what etcd has stored as well, some 100 MB; the logs stay.
+        """
         for name in self.processes.names():
             if name not in COMPONENTS:
                 self.processes.stop(name)
@@ -138,6 +142,8 @@ class ControlPlane:
             self.processes.stop(component, _GRACE[component])
         if self._temporary:
             shutil.rmtree(self.root, ignore_errors=True)
+        elif forget:
+            shutil.rmtree(self.root / "etcd", ignore_errors=True)
 
     def running(self) -> dict[str, bool]:
         """Which components run."""
@@ -325,7 +331,7 @@ class ControlPlane:
         arguments = components.controllers(
             self._layout,
             kubeconfig=self.kubeconfig_for(f"system:{CONTROLLERS}"),
-            ours=self._programs[CONTROLLERS].parent == binaries.cache(),
+            version=binaries.version(self._programs[CONTROLLERS]),
         )
         return [*arguments, *self._extra[CONTROLLERS]]
 

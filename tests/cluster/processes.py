@@ -236,7 +236,7 @@ class Processes:
         return None if process is None else process.pid
 
     def all_run(self, timeout: float) -> bool:
-        """Watches what was started here: False once one has ended, True when none has for `timeout` seconds."""
+        """Watches what was started here: False once one has ended, True when none does for so long."""
         poll = select.poll()
         for process in self._started.values():
             if not process.watched_by(poll):

@@ -1,7 +1,6 @@
 """The real control plane that all other integration tests stand on."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -34,8 +33,9 @@ def exists(plane: ControlPlane, path: str) -> bool:
 @pytest.fixture(scope="module")
 def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane that tests of this file may treat badly."""
-    with ControlPlane(tmp_path_factory.mktemp("second")) as running:
-        yield running
+    running = ControlPlane(tmp_path_factory.mktemp("second")).start()
+    yield running
+    running.stop(forget=True)
 
 
 def test_it_runs_the_kubernetes_that_it_says(control_plane: ControlPlane) -> None:
@@ -154,6 +154,7 @@ def test_a_component_that_ends_is_named(tmp_path: Path) -> None:
     with pytest.raises(ComponentFailed, match=r"(?s)kube-apiserver ended.*unknown flag: --no-such-flag"):
         plane.start()
     assert not any(plane.running().values())
+    plane.stop(forget=True)
 
 
 STARTER = """
@@ -201,6 +202,7 @@ def test_nothing_outlives_a_killed_test_run(tmp_path: Path) -> None:
         starter.send_signal(signal.SIGKILL)
         starter.wait()
     until(lambda: not alive(pids), what="the programs to end", timeout=10)
+    ControlPlane(tmp_path).stop(forget=True)
 
 
 def test_nothing_outlives_a_process_that_forgets_to_stop(tmp_path: Path) -> None:
@@ -211,6 +213,7 @@ def test_nothing_outlives_a_process_that_forgets_to_stop(tmp_path: Path) -> None
         assert starter.wait(timeout=30) == 0
     assert len(pids) == len(COMPONENTS)
     assert alive(pids) == []
+    ControlPlane(tmp_path).stop(forget=True)
 
 
 def test_a_detached_one_stays_until_it_is_stopped(tmp_path: Path) -> None:
@@ -229,7 +232,7 @@ def test_a_detached_one_stays_until_it_is_stopped(tmp_path: Path) -> None:
         assert now[2] != pids[2]
         assert exists(plane, "/api/v1/namespaces/default")
     finally:
-        plane.stop()
+        plane.stop(forget=True)
     assert alive(pids) == []
     assert not any(plane.running().values())
 
@@ -245,8 +248,7 @@ def test_envtest_assets_are_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found["kube-apiserver"].parent == tmp_path
     assert found["kubectl"] == ours["kubectl"]
     assert found["kube-controller-manager"] == ours["kube-controller-manager"]
-    root = tmp_path / "state"
-    with ControlPlane(root) as plane:
-        command = Path(f"/proc/{plane.processes.pid('kube-apiserver')}/cmdline").read_bytes()
+    with ControlPlane() as plane:
+        command = (Path("/proc") / str(plane.processes.pid("kube-apiserver")) / "cmdline").read_bytes()
         assert command.startswith(str(tmp_path / "kube-apiserver").encode())
-    shutil.rmtree(root / "etcd")
+    assert not plane.root.exists()
