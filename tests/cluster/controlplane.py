@@ -227,18 +227,22 @@ class ControlPlane:
 
         Raises:
             CommandFailed: it returned an error; with its standard error.
+            NotInTime: it did not end in time.
         """
         program = self._programs.get("kubectl") or binaries.ensure("kubectl")["kubectl"]
         options = [f"--kubeconfig={kubeconfig or self.kubeconfig}", f"--cache-dir={self.root / 'kubectl'}"]
-        ended = subprocess.run(
-            [str(program), *options, *arguments],
-            input=stdin or "",
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=timeout,
-            env={**os.environ, "KUBERC": "off"},  # the settings of whoever runs the tests
-        )
+        try:
+            ended = subprocess.run(
+                [str(program), *options, *arguments],
+                input=stdin or "",
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout,
+                env={**os.environ, "KUBERC": "off"},  # the settings of whoever runs the tests
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NotInTime(f"kubectl {' '.join(arguments)} did not end within {timeout:g} s") from error
         if ended.returncode != 0:
             said = ended.stderr.strip()
             raise CommandFailed(f"kubectl {' '.join(arguments)} returned {ended.returncode}: {said}")

@@ -63,11 +63,11 @@ def ensure(needs: Mapping[str, str]) -> None:
 def _apt(what: str, arguments: list[str]) -> None:
     """Runs apt-get, detached: cut off half way it would leave the machine's packages broken."""
     say(f"{what} ...")
-    with tempfile.TemporaryDirectory(prefix="outhaul-apt-") as directory:
+    with tempfile.TemporaryDirectory(prefix="outhaul-apt-", ignore_cleanup_errors=True) as directory:
         processes = Processes(Path(directory), detached=True)
         environment = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
         process = processes.start("apt-get", ["apt-get", "--quiet", *_OPTIONS, *arguments], env=environment)
-        follow(process, what)
+        follow(process, what, let_go=True)
 
 
 def _commands(needs: Mapping[str, str], packages: list[str]) -> list[str]:

@@ -34,8 +34,16 @@ def wait_for(done: Callable[[float], bool], what: str, detail: Callable[[], str]
     return time.monotonic() - begun
 
 
-def follow(process: Process, what: str, detail: Callable[[], str] = lambda: "") -> float:
+def follow(
+    process: Process, what: str, detail: Callable[[], str] = lambda: "", *, let_go: bool = False
+) -> float:
     """Waits for a program that is to end by itself.
+
+    Args:
+        process: the program.
+        what: what takes its time.
+        detail: added to each line, asked anew for each.
+        let_go: whether it goes on alone when the waiting is broken off; else it is ended.
 
     Raises:
         CommandFailed: it returned an error; with the end of its log.
@@ -43,7 +51,8 @@ def follow(process: Process, what: str, detail: Callable[[], str] = lambda: "") 
     try:
         elapsed = wait_for(process.wait, what, detail)
     except BaseException:
-        process.stop()
+        if not let_go:
+            process.stop()
         raise
     status = process.finish()
     if status != 0:

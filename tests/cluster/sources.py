@@ -33,6 +33,8 @@ _NEEDS = {
 def build(components: Sequence[str], destination: Path) -> None:
     """Builds components and puts them into a directory, each whole or not at all.
 
+    Only one runs at a time: `binaries` sees to that.
+
     Args:
         components: names of programs, as `kube-apiserver`.
         destination: a directory; the build takes about 3 GB beside it while it lasts.
@@ -43,6 +45,8 @@ def build(components: Sequence[str], destination: Path) -> None:
     """
     packages.ensure(_NEEDS)
     destination.mkdir(parents=True, exist_ok=True)
+    for abandoned in destination.parent.glob("build-*"):
+        shutil.rmtree(abandoned, ignore_errors=True)
     with tempfile.TemporaryDirectory(
         prefix="build-", dir=destination.parent, ignore_cleanup_errors=True
     ) as directory:
@@ -114,7 +118,6 @@ def compile_components(components: Sequence[str], tree: Path, processes: Process
         "KUBE_GIT_TREE_STATE": "clean",
         "KUBE_GIT_MAJOR": major,
         "KUBE_GIT_MINOR": minor,
-        "GOCACHE": str(tree / "_output/gocache"),
         "GOTOOLCHAIN": "local",
         "GOPROXY": "off",
     }
