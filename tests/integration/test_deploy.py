@@ -1,0 +1,246 @@
+"""`kubectl apply -k deploy` works, and gives the operator the rights that it needs and no others."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster.controlplane import ControlPlane
+from outhaul_operator import authority
+
+ROOT = Path(__file__).parents[2]
+Kubectl = Callable[..., str]
+Object = dict[str, Any]
+
+OPERATOR = "system:serviceaccount:outhaul-system:outhaul-operator"
+TENANT = "system:serviceaccount:team-a:outhaul-terraform"
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+KINDS = {"installations", "agentactions", "agentconfigs", "installationoutputs"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def deployed(control_plane: ControlPlane) -> Iterator[None]:
+    """The operator's manifests, and a tenant's, are applied; the namespaces go afterwards, the CRDs stay."""
+    control_plane.kubectl("apply", "--validate=false", "-k", str(ROOT / "deploy"))
+    control_plane.kubectl("wait", "--for=condition=Established", "crd/agentconfigs.outhaul.dev")
+    control_plane.kubectl("apply", "-k", str(ROOT / "deploy/examples/terraform-tenant"))
+    yield
+    control_plane.kubectl("delete", "--wait=false", "namespace", "outhaul-system", "team-a")
+    control_plane.kubectl("delete", "clusterrole,clusterrolebinding", "outhaul-operator")
+
+
+def rendered(kubectl: Kubectl, path: str) -> list[Object]:
+    """The objects that a kustomization makes."""
+    return list(yaml.safe_load_all(kubectl("kustomize", str(ROOT / path))))
+
+
+def stored(kubectl: Kubectl, namespace: str, kind: str, name: str) -> Object:
+    """An object as the API server has it."""
+    answer: Object = json.loads(kubectl("get", "-n", namespace, kind, name, "-o", "json"))
+    return answer
+
+
+def may(
+    control_plane: ControlPlane, user: str, verb: str, resource: str, namespace: str, *, name: str = ""
+) -> bool:
+    """The API server's own answer to whether a user may do something (`plural.group/subresource`)."""
+    whole, _, subresource = resource.partition("/")
+    plural, _, group = whole.partition(".")
+    attributes = {
+        "namespace": namespace,
+        "verb": verb,
+        "group": group,
+        "resource": plural,
+        "subresource": subresource,
+        "name": name,
+    }
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": attributes},
+    }
+    answer = control_plane.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    return bool(answer["status"]["allowed"])
+
+
+def assert_restricted(pod: Object) -> None:
+    """The Pod Security Standard `restricted`, field by field."""
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    allowed = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim"}
+    for volume in pod.get("volumes", []):
+        assert volume.keys() - {"name"} <= allowed | {"projected", "secret"}
+    for container in [*pod["containers"], *pod.get("initContainers", [])]:
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert not context.get("privileged")
+        assert all("hostPort" not in port for port in container.get("ports", []))
+
+
+def test_applying_again_changes_nothing(kubectl: Kubectl) -> None:
+    """What the API server stores is what the manifests say, so a second apply is quiet."""
+    kubectl("apply", "--validate=false", "-k", str(ROOT / "deploy"))
+    said = kubectl("apply", "--validate=false", "-k", str(ROOT / "deploy")).splitlines()
+    # An old server drops the rules of these, and kubectl puts them back each time.
+    ruled = ("agentactions.outhaul.dev", "installationoutputs.outhaul.dev")
+    assert [
+        line for line in said if not line.endswith("unchanged") and not any(r in line for r in ruled)
+    ] == []
+
+
+def test_all_objects_exist(kubectl: Kubectl) -> None:
+    """Each object of the kustomization is on the server, in the operator's namespace or in none."""
+    objects = rendered(kubectl, "deploy")
+    assert {obj["kind"] for obj in objects} == {
+        "Namespace",
+        "CustomResourceDefinition",
+        "ServiceAccount",
+        "Role",
+        "RoleBinding",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Deployment",
+    }
+    for obj in objects:
+        assert obj["metadata"].get("namespace", "outhaul-system") == "outhaul-system"
+        assert stored(kubectl, "outhaul-system", obj["kind"], obj["metadata"]["name"])
+
+
+def test_the_crds_are_those_of_the_folder(kubectl: Kubectl) -> None:
+    """No second copy of a CRD is kept under deploy/."""
+    found = {obj["metadata"]["name"] for obj in rendered(kubectl, "deploy") if "CustomRes" in obj["kind"]}
+    assert found == {f"{plural}.outhaul.dev" for plural in KINDS}
+
+
+@pytest.mark.parametrize("path", ["deploy", "deploy/examples/terraform-tenant"])
+def test_no_wildcards(path: str, kubectl: Kubectl) -> None:
+    """No rule says "everything": new resources and verbs stay out until somebody thinks of them."""
+    rules = [rule for obj in rendered(kubectl, path) for rule in obj.get("rules", [])]
+    assert rules
+    assert "*" not in str(rules)
+
+
+def test_the_operator_cannot_look_through_secrets(kubectl: Kubectl) -> None:
+    """Outside of its own namespace it creates, patches and deletes; it never gets, lists or watches."""
+    (role,) = [obj for obj in rendered(kubectl, "deploy") if obj["kind"] == "ClusterRole"]
+    verbs = {verb for rule in role["rules"] if "secrets" in rule["resources"] for verb in rule["verbs"]}
+    assert verbs == {"create", "patch", "delete"}
+
+
+@pytest.mark.parametrize(
+    ("resource", "verbs"),
+    [
+        ("installations.outhaul.dev", "get list watch patch"),
+        ("installations.outhaul.dev/status", "get patch"),
+        ("agentactions.outhaul.dev", "get list watch create patch delete"),
+        ("agentactions.outhaul.dev/status", "get patch"),
+        ("agentconfigs.outhaul.dev", "get list watch"),
+        ("installationoutputs.outhaul.dev", "get list watch create patch delete"),
+        ("pods", "get list watch create delete"),
+        ("pods/exec", ""),
+        ("pods/log", ""),
+        ("secrets", "create patch delete"),
+        ("configmaps", ""),
+        ("events", "create patch list watch"),
+        ("serviceaccounts", ""),
+        ("serviceaccounts/token", ""),
+        ("namespaces", ""),
+        ("customresourcedefinitions.apiextensions.k8s.io", ""),
+    ],
+)
+def test_what_the_operator_may_do_anywhere(resource: str, verbs: str, control_plane: ControlPlane) -> None:
+    """The API server's own answer, for every verb."""
+    allowed = [verb for verb in VERBS if may(control_plane, OPERATOR, verb, resource, "default")]
+    assert sorted(allowed) == sorted(verbs.split())
+
+
+def test_the_operator_keeps_its_authority_at_home(control_plane: ControlPlane) -> None:
+    """In its own namespace it may read and write the one Secret of its authority, and list none."""
+    home = (control_plane, OPERATOR)
+    assert may(*home, "create", "secrets", "outhaul-system")
+    for verb in ("get", "update", "patch"):
+        assert may(*home, verb, "secrets", "outhaul-system", name=authority.SECRET_NAME)
+    for verb in ("get", "list", "watch"):
+        assert not may(*home, verb, "secrets", "outhaul-system")
+
+
+def test_the_deployment_is_one_careful_pod(kubectl: Kubectl) -> None:
+    """One operator at a time, probed, limited, and fit for `restricted`."""
+    deployment = stored(kubectl, "outhaul-system", "deployment", "outhaul-operator")["spec"]
+    assert (deployment["replicas"], deployment["strategy"]["type"]) == (1, "Recreate")
+    pod = deployment["template"]["spec"]
+    assert_restricted(pod)
+    (container,) = pod["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+    assert container["resources"]["limits"].keys() == {"memory"}
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert (container[probe]["httpGet"]["path"], container[probe]["httpGet"]["port"]) == (
+            "/healthz",
+            "health",
+        )
+    assert {variable["name"] for variable in container["env"]} == {"POD_NAMESPACE", "OUTHAUL_AGENT_IMAGE"}
+
+
+def test_the_application_sample_is_restricted(kubectl: Kubectl) -> None:
+    """The sample's namespace enforces it."""
+    app = yaml.safe_load((ROOT / "samples/terraform/app.yaml").read_text(encoding="utf-8"))
+    assert_restricted(app["spec"])
+
+
+def test_a_tenant_is_prepared(kubectl: Kubectl) -> None:
+    """The component puts its objects into the tenant's namespace, and binds the tenant's own account."""
+    config = stored(kubectl, "team-a", "agentconfig", "default")["spec"]
+    assert (config["engine"], config["serviceAccount"]) == ("terraform", "outhaul-terraform")
+    assert stored(kubectl, "team-a", "serviceaccount", "outhaul-terraform")
+    binding = stored(kubectl, "team-a", "rolebinding", "outhaul-terraform")
+    assert [subject["namespace"] for subject in binding["subjects"]] == ["team-a"]
+
+
+def test_a_tenant_keeps_state_and_lock_at_home(control_plane: ControlPlane) -> None:
+    """What Terraform's backend asks for, in the tenant's namespace alone."""
+    tenant = (control_plane, TENANT)
+    for verb in ("get", "list", "create", "update", "delete"):
+        assert may(*tenant, verb, "secrets", "team-a")
+        assert not may(*tenant, verb, "secrets", "default")
+    for verb in ("get", "create", "update", "delete"):
+        assert may(*tenant, verb, "leases.coordination.k8s.io", "team-a")
+    assert not may(*tenant, "create", "pods", "team-a")
+
+
+def test_the_example_with_another_registry(kubectl: Kubectl) -> None:
+    """Both images are replaced: the operator's own, and the agent's in its settings."""
+    (deployment,) = [
+        obj for obj in rendered(kubectl, "deploy/examples/operator") if obj["kind"] == "Deployment"
+    ]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example.com/outhaul-operator:0.1.0"
+    values = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert values == {
+        "OUTHAUL_AGENT_IMAGE": "registry.example.com/outhaul-agent:0.1.0",
+        "POD_NAMESPACE": None,
+    }
+
+
+def test_the_component_goes_into_any_namespace(kubectl: Kubectl, tmp_path: Path) -> None:
+    """An overlay elsewhere names the component by a relative path."""
+    component = Path("deploy/components/terraform-tenant")
+    relative = (ROOT / component).relative_to(tmp_path.anchor)
+    up = "/".join([".."] * (len(tmp_path.resolve().parts) - 1))
+    overlay = {"namespace": "elsewhere", "components": [f"{up}/{relative}"]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    objects = list(yaml.safe_load_all(kubectl("kustomize", str(tmp_path))))
+    assert {obj["metadata"]["namespace"] for obj in objects} == {"elsewhere"}
+
+
+def test_the_terraform_sample_applies(kubectl: Kubectl) -> None:
+    """The sample goes into a tenant's namespace with `-n`, its code as a ConfigMap of the name it gives."""
+    kubectl("apply", "-n", "team-a", "-k", str(ROOT / "samples/terraform"))
+    module = stored(kubectl, "team-a", "configmap", "database-module")
+    assert module["data"] == {"main.tf": (ROOT / "samples/terraform/main.tf").read_text(encoding="utf-8")}
+    assert stored(kubectl, "team-a", "installation", "database")
