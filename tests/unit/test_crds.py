@@ -12,6 +12,7 @@ from outhaul_api.common import SERVER_DEFAULT, Model, Resource
 from outhaul_api.markers import SchemaError
 from outhaul_api.schema import structural
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
 FOLDER = Path(__file__).parents[2] / "crds"
 ALL = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -247,7 +248,7 @@ def test_refuses_a_model(model: type[BaseModel], complaint: str) -> None:
     assert model.__name__ in str(caught.value)
 
 
-BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+BY_NAME: JsonDict = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 
 
 def marked(annotation: Any, **extra: Any) -> Any:
