@@ -80,13 +80,9 @@ def render() -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the files that are not current, or with `--check` only names them."""
-    parser = argparse.ArgumentParser(
-        prog="python -m outhaul_api.crds", description="Writes the CRDs of Outhaul."
-    )
+    parser = argparse.ArgumentParser(prog="python -m outhaul_api.crds", description="Writes the CRDs of Outhaul.")
     parser.add_argument("folder", type=Path, help="where the files are, usually crds/")
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; fail where a file is not current"
-    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a file is not current")
     options = parser.parse_args(arguments)
     stale = 0
     for name, text in render().items():
@@ -96,9 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stale += 1
         if not options.check:
             path.write_text(text, encoding="utf-8")
-        sys.stderr.write(
-            f"{path}: {'not what the models say; run `make crds`' if options.check else 'written'}\n"
-        )
+        sys.stderr.write(f"{path}: {'not what the models say; run `make crds`' if options.check else 'written'}\n")
     return 1 if stale and options.check else 0
 
 

@@ -19,9 +19,7 @@ _FLAGS = frozenset({PRESERVE, INT_OR_STRING, "x-kubernetes-embedded-resource"})
 _TYPES = frozenset({"array", "boolean", "integer", "number", "object", "string"})
 _SCALARS = _TYPES - {"array", "object"}
 _RULE_KEYS = frozenset({"fieldPath", "message", "messageExpression", "optionalOldSelf", "reason", "rule"})
-_REASONS = frozenset(
-    {"FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"}
-)
+_REASONS = frozenset({"FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"})
 
 
 class SchemaError(Exception):
@@ -44,9 +42,7 @@ def check_markers(schema: Schema, path: str) -> None:
         raise SchemaError(path, f"{LIST_KEYS} needs {LIST_TYPE}: map")
     if RULES in schema:
         _check_rules(schema[RULES], path)
-    if MAP_TYPE in schema and (
-        schema.get("type") != "object" or schema[MAP_TYPE] not in {"atomic", "granular"}
-    ):
+    if MAP_TYPE in schema and (schema.get("type") != "object" or schema[MAP_TYPE] not in {"atomic", "granular"}):
         raise SchemaError(path, f"{MAP_TYPE} is `atomic` or `granular`, on an object")
     for keyword in schema.keys() & _FLAGS:
         if schema[keyword] is not True:
@@ -86,9 +82,7 @@ def _check_list(schema: Schema, path: str) -> None:
                 if field is None or field.get("type") not in _SCALARS:
                     raise SchemaError(path, f"the key `{key}` is no scalar field of the items")
                 if key not in items.get("required", []) and "default" not in field:
-                    raise SchemaError(
-                        path, f"the key `{key}` must be required, or have a server-side default"
-                    )
+                    raise SchemaError(path, f"the key `{key}` must be required, or have a server-side default")
         case other:
             raise SchemaError(path, f"{LIST_TYPE} `{other}` does not fit this field")
 

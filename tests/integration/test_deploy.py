@@ -42,9 +42,7 @@ def stored(kubectl: Kubectl, namespace: str, kind: str, name: str) -> Object:
     return answer
 
 
-def may(
-    control_plane: ControlPlane, user: str, verb: str, resource: str, namespace: str, *, name: str = ""
-) -> bool:
+def may(control_plane: ControlPlane, user: str, verb: str, resource: str, namespace: str, *, name: str = "") -> bool:
     """The API server's own answer to whether a user may do something (`plural.group/subresource`)."""
     whole, _, subresource = resource.partition("/")
     plural, _, group = whole.partition(".")
@@ -88,9 +86,7 @@ def test_applying_again_changes_nothing(kubectl: Kubectl) -> None:
     said = kubectl("apply", "--validate=false", "-k", str(ROOT / "deploy")).splitlines()
     # An old server drops the rules of these, and kubectl puts them back each time.
     ruled = ("agentactions.outhaul.dev", "installationoutputs.outhaul.dev")
-    assert [
-        line for line in said if not line.endswith("unchanged") and not any(r in line for r in ruled)
-    ] == []
+    assert [line for line in said if not line.endswith("unchanged") and not any(r in line for r in ruled)] == []
 
 
 def test_all_objects_exist(kubectl: Kubectl) -> None:
@@ -215,9 +211,7 @@ def test_a_tenant_keeps_state_and_lock_at_home(control_plane: ControlPlane) -> N
 
 def test_the_example_with_another_registry(kubectl: Kubectl) -> None:
     """Both images are replaced: the operator's own, and the agent's in its settings."""
-    (deployment,) = [
-        obj for obj in rendered(kubectl, "deploy/examples/operator") if obj["kind"] == "Deployment"
-    ]
+    (deployment,) = [obj for obj in rendered(kubectl, "deploy/examples/operator") if obj["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "registry.example.com/outhaul-operator:0.1.0"
     values = {variable["name"]: variable.get("value") for variable in container["env"]}

@@ -204,9 +204,7 @@ class Server:
 
     def merge(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
         """Changes an object by a merge patch."""
-        answer: dict[str, Any] = self._request(
-            "PATCH", path, content, content_type="application/merge-patch+json"
-        )
+        answer: dict[str, Any] = self._request("PATCH", path, content, content_type="application/merge-patch+json")
         return answer
 
 
@@ -435,9 +433,7 @@ def test_columns_show_the_state(server: Server, kubectl: Kubectl, namespace: str
     assert row.split()[:-1] == ["it", "i", "Current", "a,", "b"]
 
 
-def test_an_old_server_takes_the_crds_without_their_rules(
-    control_plane: ControlPlane, kubectl: Kubectl
-) -> None:
+def test_an_old_server_takes_the_crds_without_their_rules(control_plane: ControlPlane, kubectl: Kubectl) -> None:
     """Why we say `--validate=false`: before 1.25, kubectl refuses the rules, and the server drops them."""
     minor = int(control_plane.request("GET", "/version")["minor"].rstrip("+"))
     if minor >= 25:

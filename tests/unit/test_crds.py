@@ -63,9 +63,7 @@ def test_the_files_are_what_the_models_say() -> None:
     assert {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()} == crds.render()
 
 
-def test_check_names_a_stale_file_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_names_a_stale_file_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--check` fails where a file is missing or differs; without it, they are written once."""
     assert crds.main([str(tmp_path), "--check"]) == 1
     assert "make crds" in capsys.readouterr().err
@@ -145,12 +143,8 @@ def test_server_side_defaults_are_these() -> None:
 
 def test_specs_that_are_final_say_so() -> None:
     """Rules pass through to the CRD."""
-    rules = {
-        kind.__name__: of(kind)["properties"]["spec"].get("x-kubernetes-validations", []) for kind in KINDS
-    }
-    final = {
-        name for name, of_kind in rules.items() if any(rule["rule"] == "self == oldSelf" for rule in of_kind)
-    }
+    rules = {kind.__name__: of(kind)["properties"]["spec"].get("x-kubernetes-validations", []) for kind in KINDS}
+    final = {name for name, of_kind in rules.items() if any(rule["rule"] == "self == oldSelf" for rule in of_kind)}
     assert final == {"AgentAction", "InstallationOutput"}
 
 
@@ -253,9 +247,7 @@ BY_NAME: JsonDict = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-key
 
 def marked(annotation: Any, **extra: Any) -> Any:
     """A type with markers."""
-    return Annotated[
-        annotation, Field(json_schema_extra={key.replace("_", "-"): extra[key] for key in extra})
-    ]
+    return Annotated[annotation, Field(json_schema_extra={key.replace("_", "-"): extra[key] for key in extra})]
 
 
 @pytest.mark.parametrize(
@@ -274,9 +266,7 @@ def marked(annotation: Any, **extra: Any) -> Any:
         (marked(list[Item], x_kubernetes_list_type="map"), "needs"),
         (marked(list[Item], x_kubernetes_list_map_keys=["name"]), "needs"),
         (
-            Annotated[
-                list[Item], Field(json_schema_extra={**BY_NAME, "x-kubernetes-list-map-keys": ["number"]})
-            ],
+            Annotated[list[Item], Field(json_schema_extra={**BY_NAME, "x-kubernetes-list-map-keys": ["number"]})],
             "required",
         ),
         (
