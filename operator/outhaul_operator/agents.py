@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -18,10 +19,13 @@ from outhaul_api.vocabulary import OutputType
 from outhaul_grpc import client, protocol
 from outhaul_grpc.layout import PORT, PROTOCOL_VERSIONS
 from outhaul_grpc.v1 import agent_pb2 as pb
-from outhaul_grpc.v1.agent_pb2_grpc import AgentAsyncStub, AgentStub
+from outhaul_grpc.v1.agent_pb2_grpc import AgentStub
 
 from outhaul_operator.agentstates import RunState, from_wire, printable
 from outhaul_operator.trust import Leaf
+
+if TYPE_CHECKING:  # it is in the stubs alone
+    from outhaul_grpc.v1.agent_pb2_grpc import AgentAsyncStub
 
 CALL_TIMEOUT = 10.0
 """Seconds that a short call may take, connecting included."""
@@ -108,7 +112,7 @@ async def connect(
 class Agent:
     """The agent of one run. Each method raises `AgentError` and none outlives its deadline."""
 
-    def __init__(self, stub: AgentAsyncStub, run_uid: str) -> None:
+    def __init__(self, stub: "AgentAsyncStub", run_uid: str) -> None:
         self._stub = stub
         self._run_uid = run_uid
 

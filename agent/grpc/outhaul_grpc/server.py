@@ -5,13 +5,17 @@ the run, and credentials that change under a running server crash grpcio (docs/a
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 
 from outhaul_grpc.layout import OPERATOR_URI
 from outhaul_grpc.protocol import MAX_WIRE_BYTES
+
+if TYPE_CHECKING:  # these take their arguments in the stubs alone
+    _Handler = grpc.RpcMethodHandler[Any, Any]
+    _Context = grpc.aio.ServicerContext[Any, Any]
 
 _SAN_KEY = "x509_subject_alternative_name"
 _TLS_KEY = "transport_security_type"
@@ -61,9 +65,9 @@ class OperatorOnly(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]",
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
+    ) -> "_Handler":
         """Returns the method's handler behind the check; kinds of calls that the contract lacks get none."""
         handler = await continuation(handler_call_details)
         if handler is not None and handler.unary_unary:
@@ -81,17 +85,17 @@ class OperatorOnly(grpc.aio.ServerInterceptor):
         return grpc.unary_unary_rpc_method_handler(_checked(_unknown))
 
 
-async def _unknown(_request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def _unknown(_request: Any, context: "_Context") -> None:
     await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the agent has no such method")
 
 
-async def _check(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def _check(context: "_Context") -> None:
     if not is_operator(context.auth_context()):
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only the operator may call this agent")
 
 
 def _checked(behavior: Any) -> Any:
-    async def checked(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+    async def checked(request: Any, context: "_Context") -> Any:
         await _check(context)
         return await behavior(request, context)
 
@@ -99,7 +103,7 @@ def _checked(behavior: Any) -> Any:
 
 
 def _checked_stream(behavior: Any) -> Any:
-    async def checked(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+    async def checked(request: Any, context: "_Context") -> AsyncIterator[Any]:
         await _check(context)
         async for response in behavior(request, context):
             yield response

@@ -1,0 +1,230 @@
+"""Where outputs come from: directories, output commands, manifests. `runs` calls `collect` once.
+
+Files and data are the commands' work and may be anything: devices, links to elsewhere, endless streams.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import stat
+import time
+from pathlib import Path
+
+from outhaul_grpc.protocol import COLLECT_TIMEOUT
+from outhaul_grpc.v1 import agent_pb2 as pb
+
+from outhaul_agent import formats, values, workspace
+from outhaul_agent.commands import StartError, Surroundings, start
+from outhaul_agent.outputs import Collection, Output
+from outhaul_agent.processes import Process
+from outhaul_agent.reasons import quoted
+from outhaul_agent.values import BadValue
+
+_READ_BYTES = 64 * 1024
+_DRAIN = 1.0
+"""Seconds for what an output command has printed and nobody has read when it ends."""
+
+_log = logging.getLogger(__name__)
+
+
+class TooLarge(Exception):  # noqa: N818 - a file is, or what a command prints
+    """There is no room for something; its size is known as far as it was read."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+async def collect(spec: pb.RunSpec, around: Surroundings) -> Collection:
+    """Returns the outputs of all sources, and the problems with them."""
+    found = Collection()
+    deadline = time.monotonic() + COLLECT_TIMEOUT
+    for source in spec.outputs:
+        if around.stop.is_set():
+            break
+        match source.WhichOneof("source"):
+            case "directory":
+                await asyncio.to_thread(_read_directory, source.directory, around.work_dir, found)
+            case "manifest":
+                await asyncio.to_thread(_read_manifest, source.manifest, around.work_dir, found)
+            case _:
+                await _read_command(source.command, around, found, deadline)
+    return found
+
+
+def _read_directory(source: pb.DirectorySource, work_dir: Path, found: Collection) -> None:
+    root = workspace.resolve(work_dir, source.path)
+    origin = f"directory {quoted(source.path)}"
+    names: set[str] = set()
+    if root.is_dir():
+        for path in sorted(_walk(root, origin, found)):
+            name = path.relative_to(root).as_posix()
+            names.add(name)
+            _read_entry(path, name, root, origin, found)
+    elif root.exists() or root.is_symlink():
+        found.add_bad(f"{origin} is no directory")
+    for name in sorted(set(source.required) - names):
+        found.add_bad(f"required output {quoted(name)} is missing: no file of that name is in {origin}")
+
+
+def _walk(root: Path, origin: str, found: Collection) -> list[Path]:
+    def fail(error: OSError) -> None:
+        found.add_bad(f"{origin} cannot be read: {quoted(os.fsdecode(error.filename))}: {error.strerror}")
+
+    paths = []
+    for directory, directories, files in os.walk(root, onerror=fail):
+        here = Path(directory)
+        # `walk` does not enter links to directories; whoever made one expects to find what is behind it.
+        paths += [here / name for name in directories if (here / name).is_symlink()]
+        paths += [here / name for name in files]
+    return paths
+
+
+def _read_entry(path: Path, name: str, root: Path, origin: str, found: Collection) -> None:
+    try:
+        data = _read_file(path, found.room, within=root)
+    except BadValue as error:
+        if found.claim(name, origin):
+            found.add_bad(f"output {quoted(name)} of {origin}: {error}")
+    except TooLarge as error:
+        if found.claim(name, origin):
+            found.add_too_large(name, error.size)
+    else:
+        found.add(Output(name, values.from_bytes(data), sensitive=True, data=data), origin)
+
+
+def _read_manifest(source: pb.ManifestSource, work_dir: Path, found: Collection) -> None:
+    path = workspace.resolve(work_dir, source.path)
+    origin = f"manifest {quoted(source.path)}"
+
+    def read(named: Path) -> bytes:
+        try:
+            return _read_file(path.parent / named, found.room)
+        except TooLarge as error:
+            message = f"its file has {error.size} bytes, more than there is room for ({found.room})"
+            raise BadValue(message) from None
+
+    try:
+        formats.read_manifest(_read_file(path, found.room), origin, found, read)
+    except BadValue as error:
+        found.add_bad(f"{origin} cannot be read: {error}")
+    except TooLarge as error:
+        found.add_bad(f"{origin} has {error.size} bytes, more than all outputs may have")
+
+
+def _read_file(path: Path, limit: int, *, within: Path | None = None) -> bytes:
+    """Returns a regular file's bytes.
+
+    Args:
+        path: the file.
+        limit: how many bytes may be read.
+        within: a directory that the file must be in once links are followed.
+    """
+    try:
+        real = path.resolve(strict=True)
+        if within is not None and not real.is_relative_to(within.resolve()):
+            raise BadValue("it is a link that leads out of the directory")
+        # Without blocking: what is a pipe would wait for a writer.
+        descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise BadValue("it is no regular file")
+            if status.st_size > limit:
+                raise TooLarge(status.st_size)
+            data = file.read(limit + 1)
+    except FileNotFoundError:
+        raise BadValue("it is a link to nowhere" if path.is_symlink() else "the file is missing") from None
+    except RuntimeError:  # a loop of links, before Python 3.13
+        raise BadValue("it is a link to itself") from None
+    except OSError as error:
+        raise BadValue(f"it cannot be read: {error.strerror}") from None
+    if len(data) > limit:
+        raise TooLarge(len(data))
+    return data
+
+
+async def _read_command(
+    source: pb.CommandSource, around: Surroundings, found: Collection, deadline: float
+) -> None:
+    origin = f"output command {quoted(source.argv[0])}"
+    _log.info("output command %s started", source.argv[0])
+    started = time.monotonic()
+    try:
+        data = await _capture(source, around, found.room, deadline - started)
+        await asyncio.to_thread(_read_format, source, data, origin, found)
+    except (BadValue, StartError) as error:
+        found.add_bad(f"{origin}: {error}")
+    except TooLarge as error:
+        if source.format == pb.OUTPUT_FORMAT_TEXT:
+            found.add_too_large(source.name, error.size)
+        else:
+            found.add_bad(
+                f"{origin} printed more than {error.size - 1} bytes, which is all that a run may hold"
+            )
+    _log.info("output command %s ended after %.1f s", source.argv[0], time.monotonic() - started)
+
+
+def _read_format(source: pb.CommandSource, data: bytes, origin: str, found: Collection) -> None:
+    try:
+        match source.format:
+            case pb.OUTPUT_FORMAT_TERRAFORM:
+                formats.read_terraform(data, origin, found)
+            case pb.OUTPUT_FORMAT_PORTER:
+                formats.read_porter(data, origin, found)
+            case pb.OUTPUT_FORMAT_JSON:
+                formats.read_json(data, origin, found)
+            case _:
+                formats.read_text(data, source.name, origin, found)
+    except BadValue as error:
+        expected = formats.NAMES[source.format]
+        raise BadValue(f"what it printed cannot be read as format {expected}: {error}") from None
+
+
+async def _capture(source: pb.CommandSource, around: Surroundings, limit: int, seconds: float) -> bytes:
+    reading, writing = os.pipe()
+    try:
+        process = start(list(source.argv), source.working_dir, {}, around, stdout=writing)
+    except StartError:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    printed = asyncio.ensure_future(_read_pipe(reading, limit, process))
+    ending = await around.processes.finish(
+        process, limit=max(seconds, 0.0), grace=around.grace, stop=around.stop
+    )
+    # Its end is the pipe's end, unless a daemon that it started holds the pipe.
+    await asyncio.wait({printed}, timeout=_DRAIN)
+    if not printed.done():
+        printed.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await printed
+        raise BadValue("it left a process behind that holds its standard output")
+    if printed.exception() is None:
+        if ending.timed_out:
+            raise BadValue(f"it was stopped, since outputs may take {COLLECT_TIMEOUT:g} s to read in all")
+        if ending.exit_code != 0:
+            raise BadValue(f"it failed with exit code {ending.exit_code}: the pod's log says more")
+    return printed.result()
+
+
+async def _read_pipe(descriptor: int, limit: int, process: Process) -> bytes:
+    """Reads a pipe to its end; a process that prints more than `limit` bytes is killed."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=_READ_BYTES)
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
+    )
+    data = bytearray()
+    try:
+        while chunk := await reader.read(_READ_BYTES):
+            data += chunk
+            if len(data) > limit:
+                process.signal_group(signal.SIGKILL)
+                raise TooLarge(len(data))
+    finally:
+        transport.close()
+    return bytes(data)

@@ -1,0 +1,32 @@
+"""What the tests of the wire may ask for: an authority, and agents as real processes."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from outhaul_grpc.v1 import agent_pb2 as pb
+from outhaul_operator import trust
+from wire.harness import AgentProcess, now
+
+
+@pytest.fixture(scope="session")
+def authority() -> trust.Authority:
+    """The operator's authority."""
+    return trust.create_authority(now())
+
+
+@pytest.fixture
+def start_agent(tmp_path: Path, authority: trust.Authority) -> Iterator[Callable[..., AgentProcess]]:
+    """Starts the agent of a run: `start_agent(spec)`; it is killed after the test."""
+    started: list[AgentProcess] = []
+
+    def start(spec: pb.RunSpec, **changes: Any) -> AgentProcess:
+        root = tmp_path / f"agent-{len(started)}"
+        agent = AgentProcess(root=root, spec=spec, authority=authority, **changes)
+        started.append(agent.start())
+        return agent
+
+    yield start
+    for agent in started:
+        agent.kill()
