@@ -23,6 +23,7 @@ Argument = Annotated[str, Field(max_length=32768)]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 StepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=63)]
 EnvName = Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=253)]
+DEFAULT_TIMEOUT = "1h"
 _MAP_BY_NAME: JsonDict = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 
 
@@ -161,7 +162,7 @@ class AgentActionSpec(Model):
     """Further volumes of the pod, as in a pod's `volumes`."""
     volume_mounts: list[PreservedObject] = Field(default=[], max_length=64)
     """Where the volumes are mounted, as in a container's `volumeMounts`."""
-    timeout: Duration = Field(default="1h", json_schema_extra={SERVER_DEFAULT: True})
+    timeout: Duration = Field(default=DEFAULT_TIMEOUT, json_schema_extra={SERVER_DEFAULT: True})
     """How long all commands together may take."""
 
 

@@ -124,7 +124,9 @@ class RunReference(Model):
     retry: str | None = None
     """The value of the retry annotation that asked for it."""
     phase: ActionPhase | None = None
-    """The run's state."""
+    """How the run ended; absent until it has."""
+    started: bool | None = None
+    """False where the run was cancelled before its pod had started anything."""
     finished_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
     """When it ended."""
 

@@ -18,8 +18,14 @@ RUN_ANNOTATION = f"{GROUP}/run"
 GENERATION_ANNOTATION = f"{GROUP}/generation"
 """On a latest Secret: the generation of the Installation that the run was made for."""
 
-PUBLISHED_ANNOTATION = f"{GROUP}/run-created-at"
-"""On a latest Secret: when its run was created (RFC 3339); an older run never replaces a newer one."""
+NUMBER_ANNOTATION = f"{GROUP}/run-number"
+"""On a latest Secret: the number of its run; a run never replaces the outputs of one with a higher number."""
+
+PARTS_ANNOTATION = f"{GROUP}/parts"
+"""On a latest Secret: over how many Secrets (`-1`, `-2` … after the first) the outputs are spread."""
+
+DIGEST_ANNOTATION = f"{GROUP}/digest"
+"""On an AgentAction: the digest of the Installation's spec that it was made from."""
 
 INSTALLATION_LABEL = f"{GROUP}/installation"
 """On what belongs to an Installation: its name, or the name's hash where it is too long for a label."""

@@ -1,0 +1,45 @@
+"""Engines: each turns an Installation into the commands, files and output sources of a run. Pure, one file an engine."""
+
+from collections.abc import Callable
+
+from outhaul_api.installation import Installation
+from outhaul_api.vocabulary import Action, Reason
+
+from outhaul_operator.engines import exec as exec_engine
+from outhaul_operator.engines import porter, terraform
+from outhaul_operator.engines.plan import Plan
+from outhaul_operator.verdicts import StalledError
+
+_ENGINES: dict[str, Callable[[Installation, Action], Plan | None]] = {
+    "exec": exec_engine.plan,
+    "porter": porter.plan,
+    "terraform": terraform.plan,
+}
+
+
+def engine_name(installation: Installation, configured: str | None) -> str:
+    """Returns the engine's name: the Installation's, the AgentConfig's, `porter` for a bundle, else `exec`."""
+    spec = installation.spec
+    return spec.engine or configured or ("porter" if spec.bundle is not None else "exec")
+
+
+def plan(installation: Installation, action: Action, configured: str | None) -> Plan | None:
+    """Returns what a run has to do; None where this engine has nothing to do for the action.
+
+    Args:
+        installation: What a person wrote.
+        action: What is due.
+        configured: The engine that the AgentConfig names.
+
+    Raises:
+        StalledError: The engine is unknown, or the spec is not what the engine needs.
+    """
+    name = engine_name(installation, configured)
+    engine = _ENGINES.get(name)
+    if engine is None:
+        known = ", ".join(sorted(_ENGINES))
+        raise StalledError(
+            Reason.UNKNOWN_ENGINE,
+            f"spec.engine {name!r} is not known; use one of {known}, or correct the AgentConfig",
+        )
+    return engine(installation, action)

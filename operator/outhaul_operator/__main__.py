@@ -1,0 +1,44 @@
+"""`outhaul-operator`: reads the settings, sets up logging, and runs the operator until SIGTERM or SIGINT."""
+
+import asyncio
+import logging
+import signal
+import sys
+
+from outhaul_operator import settings as settings_module
+from outhaul_operator.cluster import ApiError, Cluster
+from outhaul_operator.controller import Operator
+from outhaul_operator.trust import TrustError
+
+
+def main() -> None:
+    """Runs the operator; the exit code is 0 only where it was told to stop."""
+    settings = settings_module.parse()
+    logging.basicConfig(
+        level=logging.DEBUG if settings.debug else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stdout,
+    )
+    # kopf tells of every event at INFO, and of objects in full at DEBUG.
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    sys.exit(asyncio.run(_run(settings)))
+
+
+async def _run(settings: settings_module.Settings) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    cluster = await Cluster.connect(settings.kubeconfig)
+    try:
+        await Operator(cluster, settings).run(stop)
+    except (ApiError, TrustError) as error:
+        logging.getLogger(__name__).error("cannot start: %s", error)
+        return 1
+    finally:
+        await cluster.close()
+    return 0 if stop.is_set() else 1
+
+
+if __name__ == "__main__":
+    main()

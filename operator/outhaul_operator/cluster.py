@@ -1,0 +1,336 @@
+"""The only module that talks to the API server: requests, their errors, and nothing about what they mean.
+
+Everybody else passes and gets plain JSON objects. Built on the generic part of `kubernetes.aio` (configuration,
+authentication, connection pool); its typed models are not used, since half of our objects are custom ones.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from enum import Enum
+from typing import Any, Self
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from kubernetes.aio import client, config
+from outhaul_api.vocabulary import API_VERSION, MANAGER
+
+Object = dict[str, Any]
+"""One Kubernetes object, as JSON."""
+Objects = list[Object]
+
+_REQUEST_TIMEOUT_S = 30
+_MAX_MESSAGE = 1000
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+
+class Kind(Enum):
+    """The kinds that the operator touches: API path and plural name."""
+
+    INSTALLATION = (f"apis/{API_VERSION}", "installations")
+    AGENT_ACTION = (f"apis/{API_VERSION}", "agentactions")
+    AGENT_CONFIG = (f"apis/{API_VERSION}", "agentconfigs")
+    INSTALLATION_OUTPUT = (f"apis/{API_VERSION}", "installationoutputs")
+    POD = ("api/v1", "pods")
+    SECRET = ("api/v1", "secrets")
+    EVENT = ("api/v1", "events")
+
+
+class ApiError(Exception):
+    """The API server did not do what was asked. `str()` names the object and quotes the server.
+
+    Attributes:
+        status: The HTTP status; 0 where there was no answer.
+        message: The server's own words, at most 1,000 characters.
+    """
+
+    def __init__(self, what: str, status: int, message: str) -> None:
+        super().__init__(f"{what}: {message}")
+        self.status = status
+        self.message = message
+
+
+class NotFoundError(ApiError):
+    """The object, or its namespace, does not exist."""
+
+
+class AlreadyExistsError(ApiError):
+    """An object of that name exists."""
+
+
+class ConflictError(ApiError):
+    """The object is another one, or has changed, since it was read."""
+
+
+class RefusedError(ApiError):
+    """The server understood and said no (validation, permission, quota, a failed test of a JSON patch)."""
+
+
+class UnavailableError(ApiError):
+    """No answer, or a passing fault; the same request may succeed later."""
+
+
+class Cluster:
+    """A connection to one API server.
+
+    Use `connect` to make one, and close it at the end.
+    """
+
+    def __init__(self, api: client.ApiClient) -> None:
+        self._api = api
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None) -> Self:
+        """Connects as a pod's service account where there is one, else by a kubeconfig file.
+
+        Args:
+            kubeconfig: A kubeconfig file's path; None: the service account, else kubectl's own default.
+
+        Raises:
+            kubernetes.aio.config.ConfigException: There is neither.
+        """
+        configuration = client.Configuration()
+        if kubeconfig is None:
+            try:
+                config.load_incluster_config(  # type: ignore[no-untyped-call]
+                    client_configuration=configuration
+                )
+            except config.ConfigException:
+                await config.load_kube_config(  # type: ignore[no-untyped-call]
+                    client_configuration=configuration
+                )
+        else:
+            await config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=kubeconfig, client_configuration=configuration
+            )
+        api = client.ApiClient(configuration)
+        api.user_agent = MANAGER
+        return cls(api)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        """Returns the object as the server has it now."""
+        return await self._json("GET", kind, namespace, name)
+
+    async def list(self, kind: Kind, namespace: str | None, labels: Mapping[str, str]) -> Objects:
+        """Returns the objects that carry all the labels, of one namespace or, with None, of all."""
+        selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        answer = await self._json(
+            "GET", kind, namespace, query={"labelSelector": selector} if selector else None
+        )
+        # Items of a list do not say what they are.
+        what = {"apiVersion": answer["apiVersion"], "kind": answer["kind"].removesuffix("List")}
+        return [what | item for item in answer["items"]]
+
+    async def exists(self, kind: Kind, namespace: str, name: str) -> bool:
+        """Tells whether there is an object of that name."""
+        try:
+            await self.get(kind, namespace, name)
+        except NotFoundError:
+            return False
+        return True
+
+    async def create(self, kind: Kind, body: Object) -> Object:
+        """Creates an object.
+
+        Raises:
+            AlreadyExistsError: There is one of that name; the caller decides whether it is the same.
+        """
+        return await self._json(
+            "POST", kind, body["metadata"]["namespace"], body=body, query={"fieldManager": MANAGER}
+        )
+
+    async def json_patch(self, kind: Kind, namespace: str, name: str, operations: Objects) -> Object:
+        """Applies a JSON patch. A patch that only tests writes nothing and answers with the object.
+
+        Raises:
+            RefusedError: A `test` failed, or the result is invalid.
+        """
+        query = {"fieldManager": MANAGER}
+        return await self._json(
+            "PATCH", kind, namespace, name, body=operations, query=query, content_type=JSON_PATCH
+        )
+
+    async def apply_status(self, kind: Kind, obj: Object, status: Object) -> Object:
+        """Makes an object's status exactly `status`, as its one manager (server-side apply).
+
+        Raises:
+            ConflictError: The object of that name is not the one of `obj` any more (by uid).
+        """
+        metadata = obj["metadata"]
+        body = {
+            "apiVersion": obj["apiVersion"],
+            "kind": obj["kind"],
+            "metadata": {key: metadata[key] for key in ("name", "namespace", "uid")},
+            "status": status,
+        }
+        return await self._json(
+            "PATCH",
+            kind,
+            metadata["namespace"],
+            metadata["name"],
+            subresource="status",
+            body=body,
+            query={"fieldManager": MANAGER, "force": "true"},
+            content_type=APPLY_PATCH,
+        )
+
+    async def merge(self, kind: Kind, namespace: str, name: str, body: Object) -> Object:
+        """Applies a JSON merge patch."""
+        query = {"fieldManager": MANAGER}
+        return await self._json(
+            "PATCH", kind, namespace, name, body=body, query=query, content_type=MERGE_PATCH
+        )
+
+    async def delete(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> None:
+        """Deletes an object; one that is gone already is fine.
+
+        Args:
+            kind: The object's kind.
+            namespace: Its namespace.
+            name: Its name.
+            uid: Delete only the object with this uid.
+            resource_version: Delete only if it has not changed since.
+
+        Raises:
+            ConflictError: A precondition does not hold.
+        """
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": {key: value for key, value in preconditions.items() if value},
+        }
+        try:
+            await self._json("DELETE", kind, namespace, name, body=body)
+        except NotFoundError:
+            return
+
+    async def watch_events(self, namespace: str, involved_uid: str) -> AsyncIterator[Object]:
+        """Yields the Warning events about one object, those of the past first, until the server ends the stream."""
+        query = {
+            "fieldSelector": f"involvedObject.uid={involved_uid},type=Warning",
+            "watch": "true",
+            "timeoutSeconds": "300",
+        }
+        what = f"watch events in {namespace}"
+        response = await self._request(
+            "GET", self._url(Kind.EVENT, namespace, query=query), None, {}, what, timeout=330
+        )
+        async with response:
+            if response.status != 200:  # noqa: PLR2004
+                raise _error(what, response.status, await response.text())
+            try:
+                async for line in response.content:
+                    event = json.loads(line)
+                    if event["type"] in {"ADDED", "MODIFIED"}:
+                        yield event["object"]
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                raise UnavailableError(what, 0, type(error).__name__) from error
+
+    async def _json(
+        self,
+        method: str,
+        kind: Kind,
+        namespace: str | None,
+        name: str | None = None,
+        *,
+        subresource: str | None = None,
+        body: object = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        what = f"{method.lower()} {kind.value[1]} {'/'.join(part for part in (namespace, name, subresource) if part)}"
+        if name is None and isinstance(body, dict):
+            what += f"/{body['metadata']['name']}"
+        url = self._url(kind, namespace, name, subresource, query)
+        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        response = await self._request(method, url, body, headers, what)
+        async with response:
+            try:
+                text = await response.text()
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise UnavailableError(what, 0, type(error).__name__) from error
+            if not 200 <= response.status < 300:  # noqa: PLR2004
+                raise _error(what, response.status, text)
+        try:
+            answer: Object = json.loads(text)
+        except ValueError as error:
+            raise UnavailableError(what, response.status, "the answer is not JSON") from error
+        return answer
+
+    async def _request(
+        self,
+        method: str,
+        url: str,
+        body: object,
+        headers: dict[str, str],
+        what: str,
+        timeout: float = _REQUEST_TIMEOUT_S,
+    ) -> aiohttp.ClientResponse:
+        headers = {**headers, **self._api.default_headers}
+        try:
+            await self._api.update_params_for_auth(headers, [], ["BearerToken"], url, method, body)
+            answer = await self._api.rest_client.request(  # type: ignore[no-untyped-call]
+                method,
+                url,
+                headers=headers,
+                body=body,
+                _request_timeout=aiohttp.ClientTimeout(total=timeout, connect=10),
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            # The text of a connection error may quote headers; its type says enough.
+            raise UnavailableError(what, 0, type(error).__name__) from error
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+    def _url(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        name: str | None = None,
+        subresource: str | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> str:
+        base, plural = kind.value
+        parts = [self._api.configuration.host.rstrip("/"), base]
+        if namespace is not None:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(plural)
+        parts += [quote(part, safe="") for part in (name, subresource) if part]
+        return "/".join(parts) + (f"?{urlencode(query)}" if query else "")
+
+
+def _error(what: str, status: int, text: str) -> ApiError:
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = {}
+    message = str(answer.get("message") or f"HTTP {status}")[:_MAX_MESSAGE]
+    match status, answer.get("reason"):
+        case 404, _:
+            return NotFoundError(what, status, message)
+        case 409, "AlreadyExists":
+            return AlreadyExistsError(what, status, message)
+        case 409, _:
+            return ConflictError(what, status, message)
+        case ((401 | 408 | 429), _):
+            return UnavailableError(what, status, message)
+        case _ if status >= 500:  # noqa: PLR2004
+            return UnavailableError(what, status, message)
+        case _:
+            return RefusedError(what, status, message)

@@ -1,0 +1,57 @@
+"""Resolves the AgentConfig of a run as Porter does: the operator's `default`, the namespace's, the named one."""
+
+from outhaul_api.agentconfig import AgentConfig, AgentConfigSpec
+from outhaul_api.vocabulary import Reason
+from pydantic import ValidationError
+
+from outhaul_operator.cluster import Cluster, Kind, NotFoundError
+from outhaul_operator.validation import explain
+from outhaul_operator.verdicts import StalledError, WaitingError
+
+DEFAULT = "default"
+
+
+async def resolve(
+    cluster: Cluster, operator_namespace: str, namespace: str, name: str | None
+) -> AgentConfigSpec:
+    """Returns the configuration of a run: each field from the nearest AgentConfig that has it.
+
+    Args:
+        cluster: Where from.
+        operator_namespace: The namespace whose `default` applies to all.
+        namespace: The run's namespace.
+        name: The AgentConfig that is asked for, or None.
+
+    Raises:
+        WaitingError: The named AgentConfig does not exist; it may come.
+        StalledError: One of them cannot be read.
+    """
+    places = dict.fromkeys([(operator_namespace, DEFAULT), (namespace, DEFAULT)])
+    if name is not None:
+        places[namespace, name] = None
+    layers = []
+    for place in places:
+        try:
+            obj = await cluster.get(Kind.AGENT_CONFIG, *place)
+        except NotFoundError:
+            if place == (namespace, name):
+                raise WaitingError(
+                    Reason.AGENT_CONFIG_NOT_FOUND,
+                    f"AgentConfig {name} does not exist in namespace {namespace}; create it, or correct spec.agentConfig.name",
+                ) from None
+            continue
+        try:
+            layers.append(AgentConfig.model_validate(obj).spec)
+        except ValidationError as error:
+            raise StalledError(
+                Reason.INVALID_SPEC, f"AgentConfig {'/'.join(place)}: {explain(error)}"
+            ) from None
+    return merged(layers)
+
+
+def merged(layers: list[AgentConfigSpec]) -> AgentConfigSpec:
+    """Returns one configuration, later layers over earlier ones, field by field. Pure."""
+    result: dict[str, object] = {}
+    for layer in layers:
+        result |= layer.to_json()
+    return AgentConfigSpec.model_validate(result)

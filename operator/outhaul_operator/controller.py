@@ -1,0 +1,133 @@
+"""The operator's process: connects, reads its authority, starts the queues and kopf, and stops them in order."""
+
+import asyncio
+import logging
+import random
+
+import kopf
+
+from outhaul_operator import authority, handlers
+from outhaul_operator.cluster import ApiError, Cluster, Kind, Object
+from outhaul_operator.installations import Installations
+from outhaul_operator.queue import Queue
+from outhaul_operator.runs import Runs
+from outhaul_operator.settings import Settings
+from outhaul_operator.verdicts import WaitingError
+from outhaul_operator.view import Key, View, key_of
+
+_RESYNC_S = 600.0
+_MOST_RUNS = 100_000
+"""A run waits most of its time; what limits their number is the cluster."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Operator:
+    """Ties watches to queues.
+
+    Args:
+        cluster: The API server.
+        settings: The operator's settings.
+    """
+
+    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._view = View(_controller)
+
+    async def run(self, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
+        """Works until it is told to stop, or until a watch fails for good: then Kubernetes starts it again."""
+        signer = await authority.load_or_create(self._cluster, self._settings.namespace)
+        installations = Installations(self._cluster, self._view, self._settings)
+        runs = Runs(self._cluster, self._view, self._settings, signer)
+        self._installations: Queue[Key] = Queue(installations.reconcile, _report)
+        self._runs: Queue[Key] = Queue(runs.carry_out, _report, concurrency=_MOST_RUNS)
+        registry = handlers.register(self._view, self._changed, self._settings)
+        port = self._settings.liveness_port
+        resync = asyncio.create_task(self._resync())
+        try:
+            await kopf.operator(
+                registry=registry,
+                settings=handlers.kopf_settings(self._settings),
+                clusterwide=not self._settings.watch_namespaces,
+                namespaces=self._settings.watch_namespaces,
+                liveness_endpoint=f"http://0.0.0.0:{port}/healthz" if port else None,
+                stop_flag=stop,
+                ready_flag=ready,
+            )
+        finally:
+            resync.cancel()
+            await asyncio.gather(resync, return_exceptions=True)
+            await self._installations.close()
+            await self._runs.close()
+
+    def _changed(self, kind: Kind, obj: Object) -> None:
+        key = key_of(kind, obj)
+        match kind:
+            case Kind.INSTALLATION:
+                self._installations.add(key)
+            case Kind.AGENT_ACTION:
+                self._runs.add(key)
+                owner = _controller(kind, obj)
+                if owner is not None:
+                    self._installations.add(owner)
+            case Kind.AGENT_CONFIG:
+                for waiting in self._in_reach(key):
+                    (self._installations if waiting.kind is Kind.INSTALLATION else self._runs).add(waiting)
+            case Kind.POD:
+                # Runs wait at the view for their pods.
+                pass
+
+    def _in_reach(self, config: Key) -> list[Key]:
+        """Returns what an AgentConfig may matter to and what has not ended."""
+        everywhere = config.namespace == self._settings.namespace
+        keys = self._view.keys(Kind.INSTALLATION) + self._view.keys(Kind.AGENT_ACTION)
+        return [key for key in keys if everywhere or key.namespace == config.namespace]
+
+    async def _resync(self) -> None:
+        """Looks at everything now and then: repairs gaps of watches, deletions that nobody saw, and our own mistakes."""
+        while True:
+            await asyncio.sleep(_RESYNC_S * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
+            try:
+                await self._look_at_all()
+            except ApiError as error:
+                _logger.warning("resync: %s", error)
+
+    async def _look_at_all(self) -> None:
+        for kind in (Kind.INSTALLATION, Kind.AGENT_ACTION, Kind.POD):
+            known = set(self._view.keys(kind))
+            for namespace in self._settings.watch_namespaces or (None,):
+                labels = handlers.LABELS.get(kind, {})
+                for obj in await self._cluster.list(kind, namespace, labels):
+                    known.discard(key_of(kind, obj))
+                    self._view.put(kind, obj)
+                    self._changed(kind, obj)
+            for key in known:
+                await self._forget(key)
+
+    async def _forget(self, key: Key) -> None:
+        """Drops what a watch has not said to be gone; it may have been created after the list, so it is asked for."""
+        gone = self._view.get(key)
+        if gone is not None and not await self._cluster.exists(key.kind, key.namespace, key.name):
+            self._view.drop(key.kind, gone)
+            self._changed(key.kind, gone)
+
+
+def _controller(kind: Kind, obj: Object) -> Key | None:
+    """Returns the Installation that controls an AgentAction."""
+    if kind is not Kind.AGENT_ACTION:
+        return None
+    metadata = obj["metadata"]
+    for owner in metadata.get("ownerReferences", []):
+        if owner.get("controller") and owner["kind"] == "Installation":
+            return Key(Kind.INSTALLATION, metadata["namespace"], owner["name"])
+    return None
+
+
+def _report(key: Key, error: Exception, failures: int) -> None:
+    if isinstance(error, WaitingError):
+        _logger.info("%s waits: %s", key, error)
+    elif isinstance(error, ApiError):
+        _logger.warning("%s: %s (failure %d, will be tried again)", key, error, failures)
+    else:
+        _logger.error("%s: failure %d, will be tried again", key, failures, exc_info=error)

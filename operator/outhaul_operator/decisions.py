@@ -1,0 +1,130 @@
+"""Which run is due for an Installation, and why. Pure: the object and its runs in, a decision out.
+
+`installations` asks, and acts on the answer.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from outhaul_api.agentaction import AgentAction
+from outhaul_api.installation import Installation, RunReference
+from outhaul_api.vocabulary import DIGEST_ANNOTATION, RETRY_ANNOTATION, Action, ActionPhase, DeletionPolicy
+
+from outhaul_operator import names
+
+_NOT_IN_DIGEST = {"deletion_policy", "uninstalled"}
+
+
+def spec_digest(installation: Installation) -> str:
+    """Returns the digest of what a run is made from. Fields at their default do not count, so a new one starts no run."""
+    spec = installation.spec.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, exclude=_NOT_IN_DIGEST
+    )
+    return names.digest(spec)
+
+
+@dataclass(frozen=True)
+class Due:
+    """A run is to be started."""
+
+    action: Action
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """The newest run has not ended."""
+
+    run: RunReference
+    newer_is_due: bool
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Nothing is to be done: the newest run brought about what is wanted, or failed and waits for a person."""
+
+    run: RunReference
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Nothing is installed, and nothing should be."""
+
+
+Decision = Due | InFlight | Settled | Absent
+
+
+def decide(installation: Installation, newest: RunReference | None) -> Decision:
+    """Returns what is due for an Installation, from the object and its newest run alone.
+
+    Args:
+        installation: The object as the server has it.
+        newest: The newest run, with the phase that its AgentAction says.
+    """
+    deleting = installation.metadata.deletion_timestamp is not None
+    orphan = deleting and installation.spec.deletion_policy is DeletionPolicy.ORPHAN
+    to_uninstall = deleting or installation.spec.uninstalled
+    retry = installation.metadata.annotations.get(RETRY_ANNOTATION)
+    if newest is None:
+        return Absent() if to_uninstall else Due(Action.INSTALL)
+    is_uninstall = newest.action is Action.UNINSTALL
+    never_started = newest.started is False and newest.number == 1
+    due = not orphan and (
+        is_uninstall != to_uninstall
+        or newest.digest != spec_digest(installation)
+        or (retry is not None and newest.retry != retry)
+    )
+    if newest.phase is None:
+        return InFlight(newest, newer_is_due=due)
+    uninstalled = is_uninstall and newest.phase is ActionPhase.SUCCEEDED
+    if orphan or (to_uninstall and (uninstalled or never_started)):
+        return Absent()
+    if not due:
+        return Settled(newest)
+    if to_uninstall:
+        return Due(Action.UNINSTALL)
+    return Due(
+        Action.INSTALL if uninstalled or installation.status.last_succeeded is None else Action.UPGRADE
+    )
+
+
+def reference_of(action: AgentAction) -> RunReference:
+    """Returns a run as its Installation remembers it."""
+    reference = action.spec.installation
+    annotations = action.metadata.annotations
+    return RunReference(
+        name=action.metadata.name,
+        action=action.spec.action,
+        generation=reference.generation if reference is not None else 0,
+        number=reference.number if reference is not None else 0,
+        digest=annotations.get(DIGEST_ANNOTATION, ""),
+        retry=annotations.get(RETRY_ANNOTATION),
+        phase=action.status.phase
+        if action.status.phase is not None and action.status.phase.is_final
+        else None,
+        finished_at=action.status.finished_at,
+    )
+
+
+def newest_run(
+    installation: Installation, actions: Iterable[AgentAction]
+) -> tuple[RunReference | None, AgentAction | None]:
+    """Returns the newest run, from the Installation's memory and the AgentActions that exist.
+
+    A remembered run that had not ended and whose AgentAction is gone was deleted by somebody: it is Cancelled, and
+    never started again.
+    """
+    remembered = installation.status.action
+    theirs = [one for one in actions if belongs(one, installation)]
+    newest = max(theirs, key=lambda one: reference_of(one).number, default=None)
+    if newest is not None and (remembered is None or reference_of(newest).number >= remembered.number):
+        return reference_of(newest), newest
+    if remembered is not None and remembered.phase is None:
+        return remembered.model_copy(update={"phase": ActionPhase.CANCELLED}), None
+    return remembered, None
+
+
+def belongs(action: AgentAction, installation: Installation) -> bool:
+    return any(
+        owner.controller and owner.uid == installation.metadata.uid
+        for owner in action.metadata.owner_references
+    )

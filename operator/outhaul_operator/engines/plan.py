@@ -1,0 +1,95 @@
+"""What an engine returns, and what engines share: sources and parameters."""
+
+import base64
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from outhaul_api.agentaction import Command, OutputSource, PodEnvVar
+from outhaul_api.installation import Installation, Source
+from outhaul_api.vocabulary import Reason
+
+from outhaul_operator.verdicts import StalledError
+
+SOURCE_DIR = "/outhaul/source"
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass
+class Plan:
+    """The engine's part of an AgentAction's spec."""
+
+    commands: list[Command]
+    outputs: list[OutputSource] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    env: list[PodEnvVar] = field(default_factory=list)
+    volumes: list[dict[str, Any]] = field(default_factory=list)
+    volume_mounts: list[dict[str, Any]] = field(default_factory=list)
+    copy_from: list[str] = field(default_factory=list)
+
+    def add_file(self, path: str, text: str) -> None:
+        """Adds a file of the working directory.
+
+        Raises:
+            StalledError: The path leads out of the working directory.
+        """
+        pure = PurePosixPath(path)
+        if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path:
+            raise StalledError(
+                Reason.INVALID_SPEC,
+                f"spec.source.files: {path!r} must be a relative path without '..'; rename it",
+            )
+        self.files[path] = base64.b64encode(text.encode()).decode()
+
+    def add_source(self, source: Source) -> None:
+        """Adds the infrastructure code: files of its own, or a ConfigMap that the pod mounts.
+
+        Raises:
+            StalledError: Not exactly one source is given, or a path is bad.
+        """
+        given = [
+            name
+            for name, value in (("files", source.files), ("configMapRef", source.config_map_ref))
+            if value
+        ]
+        if len(given) != 1:
+            raise StalledError(
+                Reason.INVALID_SPEC,
+                f"spec.source must give exactly one of files and configMapRef; it gives {' and '.join(given) or 'none'}",
+            )
+        for path, text in (source.files or {}).items():
+            self.add_file(path, text)
+        if source.config_map_ref is not None:
+            self.volumes.append({"name": "source", "configMap": {"name": source.config_map_ref.name}})
+            self.volume_mounts.append({"name": "source", "mountPath": SOURCE_DIR, "readOnly": True})
+            self.copy_from.append(SOURCE_DIR)
+
+    def add_parameters(self, parameters: dict[str, Any]) -> None:
+        """Adds the parameters as `parameters.json` and as variables `OUTHAUL_PARAMETER_<name>`."""
+        self.add_file("parameters.json", compact(parameters))
+        for name, value in parameters.items():
+            if _ENV_NAME.fullmatch(name):
+                text = value if isinstance(value, str) else compact(value)
+                # $(NAME) in a pod's env is replaced by Kubernetes; a doubled $ is not.
+                self.env.append(PodEnvVar(name=f"OUTHAUL_PARAMETER_{name}", value=text.replace("$", "$$")))
+
+
+def compact(value: object) -> str:
+    """Returns a value as JSON without white space."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def required_source(installation: Installation, engine: str) -> Source:
+    """Returns the source that an engine cannot do without.
+
+    Raises:
+        StalledError: There is none.
+    """
+    if installation.spec.source is None:
+        raise StalledError(
+            Reason.INVALID_SPEC,
+            f"engine {engine} needs spec.source; give exactly one of files and configMapRef",
+        )
+    return installation.spec.source

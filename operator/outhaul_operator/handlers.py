@@ -1,0 +1,81 @@
+"""kopf's registrations, and nothing else: a watch event updates the view and becomes a key on a queue.
+
+Only `on.event` is used: it writes nothing to the objects, while kopf's change handlers copy specs into annotations.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+from outhaul_api.vocabulary import GROUP, MANAGED_BY_LABEL, MANAGER, VERSION
+
+from outhaul_operator.cluster import Kind, Object
+from outhaul_operator.settings import Settings
+from outhaul_operator.view import View
+
+_WATCHED = {
+    Kind.INSTALLATION: (GROUP, VERSION, "installations"),
+    Kind.AGENT_ACTION: (GROUP, VERSION, "agentactions"),
+    Kind.AGENT_CONFIG: (GROUP, VERSION, "agentconfigs"),
+    Kind.POD: ("", "v1", "pods"),
+}
+LABELS = {Kind.POD: {MANAGED_BY_LABEL: MANAGER}}
+"""Of the pods only ours are watched."""
+
+
+def register(
+    view: View, changed: Callable[[Kind, Object], None], settings: Settings
+) -> kopf.OperatorRegistry:
+    """Returns a registry whose handlers keep the view current and report each change.
+
+    Args:
+        view: Takes in the states.
+        changed: Told of each object that changed or is gone, after the view.
+        settings: The operator's settings.
+    """
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    async def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        # Neither imports a Kubernetes client.
+        if settings.kubeconfig is None:
+            account = kopf.login_with_service_account(**kwargs)
+            if account is not None:
+                return account
+        return kopf.login_with_kubeconfig(**kwargs)
+
+    for kind, resource in _WATCHED.items():
+        kopf.on.event(*resource, labels=LABELS.get(kind), registry=registry)(_handler(kind, view, changed))
+    return registry
+
+
+def _handler(kind: Kind, view: View, changed: Callable[[Kind, Object], None]) -> Callable[..., Any]:
+    async def on_event(event: kopf.RawEvent, **_: Any) -> None:
+        obj: Object = dict(event["object"])
+        if event["type"] == "DELETED":
+            view.drop(kind, obj)
+        else:
+            view.put(kind, obj)
+        changed(kind, obj)
+
+    on_event.__name__ = f"on_{kind.value[1]}"
+    return on_event
+
+
+def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
+    """Returns kopf's settings: no peering, no posting of logs, bounded watches."""
+    result = kopf.OperatorSettings()
+    result.peering.standalone = True
+    result.posting.enabled = False
+    result.posting.loggers = False
+    result.persistence.finalizer = f"{GROUP}/kopf"
+    result.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"kopf.{GROUP}")
+    result.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"kopf.{GROUP}")
+    result.scanning.disabled = True
+    result.watching.server_timeout = 300
+    result.watching.client_timeout = 330
+    result.watching.label_selectors["v1", "pods"] = f"{MANAGED_BY_LABEL}={MANAGER}"
+    result.networking.connect_timeout = 10
+    result.networking.request_timeout = 60
+    result.process.ultimate_exiting_timeout = 20
+    return result

@@ -1,0 +1,415 @@
+"""Installations: the small reconcile around `decisions.decide`.
+
+Called by the queue with an Installation's key, after the Installation or one of its runs has changed. It starts
+runs by creating AgentActions and follows them through their status; `runs` does the rest.
+"""
+
+from collections.abc import Iterable
+
+from outhaul_api.agentaction import DEFAULT_TIMEOUT, AgentAction, AgentActionSpec, InstallationReference
+from outhaul_api.installation import Binding, Installation, InstallationStatus, RunReference
+from outhaul_api.installationoutput import InstallationOutput
+from outhaul_api.vocabulary import (
+    API_VERSION,
+    DIGEST_ANNOTATION,
+    INSTALLATION_LABEL,
+    MANAGED_BY_LABEL,
+    MANAGER,
+    RETRY_ANNOTATION,
+    UNINSTALL_FINALIZER,
+    Action,
+    ActionCondition,
+    ActionPhase,
+    DeletionPolicy,
+    InstallationCondition,
+    InstallationPhase,
+    OutputPhase,
+    Reason,
+)
+from pydantic import ValidationError
+
+from outhaul_operator import configs, engines, events, names, outcomes, publishing
+from outhaul_operator.cluster import (
+    AlreadyExistsError,
+    Cluster,
+    ConflictError,
+    Kind,
+    NotFoundError,
+    Object,
+    RefusedError,
+)
+from outhaul_operator.decisions import (
+    Absent,
+    Decision,
+    Due,
+    InFlight,
+    Settled,
+    belongs,
+    decide,
+    newest_run,
+    spec_digest,
+)
+from outhaul_operator.engines.plan import Plan
+from outhaul_operator.outcomes import Outcome
+from outhaul_operator.settings import Settings
+from outhaul_operator.validation import explain
+from outhaul_operator.verdicts import StalledError, WaitingError
+from outhaul_operator.view import Key, View
+
+
+class Installations:
+    """Reconciles Installations.
+
+    Args:
+        cluster: The API server.
+        view: What was seen of Installations and AgentActions.
+        settings: The operator's settings.
+    """
+
+    def __init__(self, cluster: Cluster, view: View, settings: Settings) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._settings = settings
+
+    async def reconcile(self, key: Key) -> None:
+        """Brings one Installation a step further, and says in its status where it stands.
+
+        Raises:
+            ApiError: The API server could not be asked; the pass has to be repeated.
+            WaitingError: It waits for something that no watch will report; the pass has to be repeated.
+        """
+        obj = self._view.get(key)
+        if obj is None:
+            return
+        try:
+            one = _Pass(self._cluster, self._view, self._settings, obj)
+        except ValidationError as error:
+            await _refuse(self._cluster, obj, explain(error))
+            return
+        await one.run(_parse_actions(self._view.owned(key)))
+
+
+async def _refuse(cluster: Cluster, obj: Object, why: str) -> None:
+    """Says of an Installation that cannot be read what is wrong with it."""
+    generation = obj["metadata"]["generation"]
+    outcome = outcomes.stalled(StalledError(Reason.INVALID_SPEC, why))
+    status = InstallationStatus(observed_generation=generation, phase=outcome.phase)
+    status.conditions = outcomes.conditions([], outcome, None, generation)
+    await cluster.apply_status(Kind.INSTALLATION, obj, status.to_json())
+    await events.emit(cluster, obj, "Warning", outcome.reason, outcome.message, str(generation))
+
+
+class _Pass:
+    """One look at one Installation."""
+
+    def __init__(self, cluster: Cluster, view: View, settings: Settings, obj: Object) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._settings = settings
+        self._take(obj)
+        self._run: RunReference | None = None
+        self._action: AgentAction | None = None
+
+    def _take(self, obj: Object) -> None:
+        self._obj = obj
+        self._installation = Installation.model_validate(obj)
+        self._namespace = self._installation.metadata.namespace
+        self._name = self._installation.metadata.name
+
+    async def run(self, known: list[AgentAction]) -> None:
+        decision = self._decide(known)
+        if isinstance(decision, Due | Absent) or (isinstance(decision, InFlight) and decision.newer_is_due):
+            # A step that creates or ends something is decided on what the server has now, not on what was seen.
+            try:
+                self._put(await self._cluster.get(Kind.INSTALLATION, self._namespace, self._name))
+            except NotFoundError:
+                return
+            decision = self._decide(await self._list_actions())
+        repeat: WaitingError | None = None
+        try:
+            outcome = await self._act(decision)
+        except WaitingError as error:
+            outcome = outcomes.waiting(error)
+            # An AgentConfig that appears is seen by a watch.
+            repeat = error if error.reason is not Reason.AGENT_CONFIG_NOT_FOUND else None
+        except StalledError as error:
+            outcome = outcomes.stalled(error)
+        if outcome is not None:
+            await self._write_status(outcome)
+        if repeat is not None:
+            raise repeat
+
+    def _decide(self, actions: list[AgentAction]) -> Decision:
+        self._run, self._action = newest_run(self._installation, actions)
+        return decide(self._installation, self._run)
+
+    def _put(self, obj: Object) -> None:
+        """Takes in what a write or a fresh read answered."""
+        self._view.put(Kind.INSTALLATION, obj)
+        self._take(obj)
+
+    async def _list_actions(self) -> list[AgentAction]:
+        labels = {INSTALLATION_LABEL: names.label_value(self._name)}
+        found = await self._cluster.list(Kind.AGENT_ACTION, self._namespace, labels)
+        for obj in found:
+            self._view.put(Kind.AGENT_ACTION, obj)
+        return _parse_actions(found)
+
+    @property
+    def _deleting(self) -> bool:
+        return self._installation.metadata.deletion_timestamp is not None
+
+    async def _act(self, decision: Decision) -> Outcome | None:
+        """Carries out a decision; returns where the Installation stands then, or None where it goes."""
+        match decision:
+            case Absent():
+                return await self._end("uninstalled, as spec.uninstalled asks")
+            case InFlight():
+                if decision.newer_is_due and await self._abandon():
+                    decision = InFlight(self._run or decision.run, newer_is_due=True)
+                return outcomes.in_flight(decision, self._action)
+            case Settled():
+                await self._hold()
+                await self._mend_latest(decision.run)
+                return outcomes.settled(decision.run, self._action, self._installation)
+            case Due():
+                return await self._dispatch(decision.action)
+
+    async def _end(self, message: str) -> Outcome | None:
+        if self._deleting:
+            await self._release()
+            return None
+        binding = self._installation.status.binding
+        if binding is not None:
+            await publishing.withdraw_latest(
+                self._cluster, self._namespace, binding.name, self._installation.metadata.uid
+            )
+        return outcomes.uninstalled(message)
+
+    async def _dispatch(self, due: Action) -> Outcome | None:
+        spec = self._installation.spec
+        wanted = spec.agent_config.name if spec.agent_config is not None else None
+        config = await configs.resolve(self._cluster, self._settings.namespace, self._namespace, wanted)
+        plan = engines.plan(self._installation, due, config.engine)
+        if plan is None:
+            return await self._end("the engine has nothing to run for an uninstall")
+        if due is Action.UNINSTALL:
+            await publishing.mark_records(self._cluster, self._namespace, self._name, OutputPhase.INVALIDATED)
+        else:
+            plan.outputs = plan.outputs if spec.outputs.from_ is None else spec.outputs.from_
+            await self._hold()
+        run = self._next_run(due)
+        body = _agent_action(self._installation, run, plan)
+        self._action = await self._create(body)
+        self._run = run
+        message = f"run {run.name} was created to {due} generation {run.generation}"
+        await events.emit(self._cluster, self._obj, "Normal", Reason.DISPATCHED, message)
+        return outcomes.in_flight(InFlight(run, newer_is_due=False), self._action)
+
+    def _next_run(self, due: Action) -> RunReference:
+        metadata = self._installation.metadata
+        retry = metadata.annotations.get(RETRY_ANNOTATION)
+        digest = spec_digest(self._installation)
+        name = names.run_name(
+            self._name,
+            uid=metadata.uid,
+            generation=metadata.generation,
+            digest=digest,
+            action=due,
+            retry=retry,
+        )
+        number = (self._run.number if self._run is not None else 0) + 1
+        return RunReference(
+            name=name, action=due, generation=metadata.generation, number=number, digest=digest, retry=retry
+        )
+
+    async def _create(self, body: Object) -> AgentAction:
+        name = body["metadata"]["name"]
+        try:
+            created = await self._cluster.create(Kind.AGENT_ACTION, body)
+        except AlreadyExistsError:
+            created = await self._cluster.get(Kind.AGENT_ACTION, self._namespace, name)
+            if not belongs(AgentAction.model_validate(created), self._installation):
+                raise StalledError(
+                    Reason.NAME_TAKEN, f"AgentAction {name} exists and is not this Installation's; delete it"
+                ) from None
+        except RefusedError as error:
+            raise StalledError(
+                Reason.INVALID_SPEC, f"the run was refused by the API server: {error.message}"
+            ) from error
+        self._view.put(Kind.AGENT_ACTION, created)
+        return AgentAction.model_validate(created)
+
+    async def _abandon(self) -> bool:
+        """Cancels a run whose pod has never started anything; returns whether that was so."""
+        action, run = self._action, self._run
+        if action is None or run is None or action.status.phase is not ActionPhase.PENDING:
+            return False
+        pod = self._view.get(Key(Kind.POD, self._namespace, names.pod_name(action.metadata.name)))
+        if pod is not None and pod.get("status", {}).get("phase", "Pending") != "Pending":
+            return False
+        try:
+            if pod is not None:
+                # The pod as it was seen: had it started meanwhile, it would be another version.
+                seen = pod["metadata"]
+                await self._cluster.delete(
+                    Kind.POD,
+                    self._namespace,
+                    seen["name"],
+                    uid=seen["uid"],
+                    resource_version=seen["resourceVersion"],
+                )
+            uid = action.metadata.uid
+            await self._cluster.delete(Kind.AGENT_ACTION, self._namespace, action.metadata.name, uid=uid)
+        except ConflictError:
+            return False
+        self._run = run.model_copy(update={"phase": ActionPhase.CANCELLED, "started": False})
+        return True
+
+    async def _mend_latest(self, run: RunReference) -> None:
+        """Publishes the latest Secret of a run that could not, since its name was taken.
+
+        Raises:
+            StalledError: The name is still taken.
+        """
+        action = self._action
+        shown = outcomes.find(self._installation.status.conditions, InstallationCondition.OUTPUTS_READY)
+        if (
+            action is None
+            or run.phase is not ActionPhase.SUCCEEDED
+            or (shown is not None and shown.status == "True")
+        ):
+            return
+        refused = any(
+            one.type == ActionCondition.OUTPUTS_COLLECTED and one.reason == Reason.SECRET_CONFLICT
+            for one in action.status.conditions
+        )
+        if refused:
+            shards = await publishing.read_run(self._cluster, action)
+            await publishing.publish_latest(self._cluster, action, self._latest_name(), shards, expect=False)
+
+    def _latest_name(self) -> str:
+        return names.latest_secret_name(self._name, self._installation.spec.outputs.secret_name)
+
+    async def _hold(self) -> None:
+        """Adds the finalizer where an uninstall has to come before the end, and takes it away where not."""
+        finalizers = self._obj["metadata"].get("finalizers", [])
+        wanted = self._installation.spec.deletion_policy is DeletionPolicy.DELETE
+        if wanted != (UNINSTALL_FINALIZER in finalizers) and not self._deleting:
+            await self._toggle_finalizer(finalizers)
+
+    async def _release(self) -> None:
+        """Takes the finalizer away; the API server and the garbage collector do the rest."""
+        finalizers = self._obj["metadata"].get("finalizers", [])
+        if UNINSTALL_FINALIZER in finalizers:
+            await self._toggle_finalizer(finalizers)
+
+    async def _toggle_finalizer(self, finalizers: list[str]) -> None:
+        rest = [one for one in finalizers if one != UNINSTALL_FINALIZER]
+        wanted = rest if len(rest) < len(finalizers) else [*rest, UNINSTALL_FINALIZER]
+        version = self._obj["metadata"]["resourceVersion"]
+        operations = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+            {"op": "add", "path": "/metadata/finalizers", "value": wanted},
+        ]
+        self._put(await self._cluster.json_patch(Kind.INSTALLATION, self._namespace, self._name, operations))
+
+    async def _write_status(self, outcome: Outcome) -> None:
+        """Writes the status where it says anything new, and an event where a person should know."""
+        old = self._installation.status
+        generation = self._installation.metadata.generation
+        status = old.model_copy(
+            update={
+                "observed_generation": generation,
+                "phase": outcome.phase,
+                "action": self._run,
+                "conditions": outcomes.conditions(old.conditions, outcome, self._run, generation),
+            }
+        )
+        await self._remember_success(status, outcome)
+        wanted = status.to_json()
+        if wanted == self._obj.get("status"):
+            return
+        self._put(await self._cluster.apply_status(Kind.INSTALLATION, self._obj, wanted))
+        said = outcomes.find(old.conditions, InstallationCondition.READY)
+        is_new = said is None or (said.reason, said.message) != (outcome.reason, outcome.message)
+        if is_new and (outcome.stalled or outcome.ready):
+            kind: events.EventType = "Warning" if outcome.stalled else "Normal"
+            run = self._run.name if self._run is not None else ""
+            await events.emit(
+                self._cluster, self._obj, kind, outcome.reason, outcome.message, f"{generation} {run}"
+            )
+
+    async def _remember_success(self, status: InstallationStatus, outcome: Outcome) -> None:
+        run, action = self._run, self._action
+        if outcomes.is_uninstall_success(run) or outcome.phase is InstallationPhase.UNINSTALLED:
+            status.last_succeeded, status.binding, status.outputs = None, None, []
+            return
+        if run is None or run.phase is not ActionPhase.SUCCEEDED or outcome.reason is Reason.SECRET_CONFLICT:
+            return
+        if (
+            status.last_succeeded is not None
+            and status.last_succeeded.name == run.name
+            and status.binding is not None
+        ):
+            return
+        status.last_succeeded = run
+        status.binding = Binding(name=self._latest_name())
+        if action is not None and action.status.output is not None:
+            obj = await self._cluster.get(Kind.INSTALLATION_OUTPUT, self._namespace, action.status.output)
+            status.outputs = [one.name for one in InstallationOutput.model_validate(obj).status.outputs]
+
+
+def _agent_action(installation: Installation, run: RunReference, plan: Plan) -> Object:
+    """Returns the run as an object. Pure."""
+    metadata = installation.metadata
+    spec = AgentActionSpec(
+        action=run.action,
+        installation=InstallationReference(
+            name=metadata.name, uid=metadata.uid, generation=run.generation, number=run.number
+        ),
+        agent_config=installation.spec.agent_config,
+        commands=plan.commands,
+        outputs=plan.outputs,
+        files=plan.files,
+        copy_from=plan.copy_from,
+        env=plan.env,
+        volumes=plan.volumes,
+        volume_mounts=plan.volume_mounts,
+        timeout=installation.spec.timeout or DEFAULT_TIMEOUT,
+    )
+    annotations = {DIGEST_ANNOTATION: run.digest}
+    if run.retry is not None:
+        annotations[RETRY_ANNOTATION] = run.retry
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "AgentAction",
+        "metadata": {
+            "name": run.name,
+            "namespace": metadata.namespace,
+            "labels": {MANAGED_BY_LABEL: MANAGER, INSTALLATION_LABEL: names.label_value(metadata.name)},
+            "annotations": annotations,
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": "Installation",
+                    "name": metadata.name,
+                    "uid": metadata.uid,
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+        | {"action": run.action},
+    }
+
+
+def _parse_actions(objects: Iterable[Object]) -> list[AgentAction]:
+    """Reads AgentActions; one that cannot be read was not written by the operator, so it is none of an Installation's runs."""
+    result = []
+    for obj in objects:
+        try:
+            result.append(AgentAction.model_validate(obj))
+        except ValidationError:
+            continue
+    return result

@@ -1,0 +1,56 @@
+"""Merges a partial pod template over a pod as Kubernetes' strategic merge patch does, for the lists that pods have.
+
+The `kubernetes` package has no strategic merge, and a server-side one would need the pod to exist first. Pure.
+"""
+
+import copy
+from typing import Any
+
+# The merge keys of the pod API's lists (patchMergeKey in the API's own schema); other lists are replaced.
+_MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+    "imagePullSecrets": "name",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+}
+
+
+def merge_template(pod: dict[str, Any], template: dict[str, Any]) -> dict[str, Any]:
+    """Returns a copy of `pod` with the `metadata` and `spec` of `template` over it; null removes a field."""
+    result: dict[str, Any] = copy.deepcopy(pod)
+    for part in ("metadata", "spec"):
+        if isinstance(template.get(part), dict):
+            result[part] = _merge(result.get(part, {}), template[part])
+    return result
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for name, value in over.items():
+        old = result.get(name)
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, dict) and isinstance(old, dict):
+            result[name] = _merge(old, value)
+        elif isinstance(value, list) and isinstance(old, list) and name in _MERGE_KEYS:
+            result[name] = _merge_list(old, value, _MERGE_KEYS[name])
+        else:
+            result[name] = copy.deepcopy(value)
+    return result
+
+
+def _merge_list(base: list[dict[str, Any]], over: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    result = list(base)
+    for item in over:
+        place = next((index for index, one in enumerate(result) if one.get(key) == item.get(key)), None)
+        if place is None:
+            result.append(copy.deepcopy(item))
+        else:
+            result[place] = _merge(result[place], item)
+    return result

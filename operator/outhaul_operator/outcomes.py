@@ -1,0 +1,131 @@
+"""Where an Installation stands, in words and conditions: the one place that maps what was found to its status. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from outhaul_api.agentaction import AgentAction
+from outhaul_api.common import Condition
+from outhaul_api.installation import Installation, RunReference
+from outhaul_api.vocabulary import (
+    RETRY_ANNOTATION,
+    Action,
+    ActionPhase,
+    InstallationCondition,
+    InstallationPhase,
+    Reason,
+)
+
+from outhaul_operator.decisions import InFlight
+from outhaul_operator.verdicts import StalledError, VerdictError, condition
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pass found, for the status: everything that people and programs may know."""
+
+    phase: InstallationPhase
+    reason: Reason
+    message: str
+    ready: bool = False
+    reconciling: bool = False
+    stalled: bool = False
+
+
+def in_flight(decision: InFlight, action: AgentAction | None) -> Outcome:
+    """Returns where an Installation stands whose run is under way."""
+    run = decision.run
+    message = f"run {run.name} is under way ({run.action}, generation {run.generation})"
+    reason = Reason.WAITING_FOR_RUN if decision.newer_is_due else Reason.IN_PROGRESS
+    if (
+        action is not None
+        and action.status.reason
+        and action.status.message
+        and action.status.phase is ActionPhase.PENDING
+    ):
+        reason = Reason(action.status.reason)
+        message = f"run {run.name} has not started: {action.status.message}"
+    return Outcome(InstallationPhase.RUNNING, reason, message, reconciling=True)
+
+
+def settled(run: RunReference, action: AgentAction | None, installation: Installation) -> Outcome:
+    """Returns where an Installation stands whose newest run has ended and that needs no other.
+
+    Args:
+        run: The newest run.
+        action: Its AgentAction, if it is still there.
+        installation: The Installation.
+    """
+    if run.phase is ActionPhase.SUCCEEDED:
+        message = f"run {run.name} succeeded ({run.action}, generation {run.generation})"
+        return Outcome(InstallationPhase.SUCCEEDED, Reason.SUCCEEDED, message, ready=True)
+    reason = Reason.UNINSTALL_FAILED if run.action is Action.UNINSTALL else Reason.RUN_FAILED
+    said = find(installation.status.conditions, InstallationCondition.READY)
+    if action is None and said is not None and said.reason == reason:
+        # The AgentAction was cleaned up; what it said stands here.
+        return Outcome(InstallationPhase.FAILED, reason, said.message, stalled=True)
+    why = action.status.message if action is not None else "its AgentAction was deleted"
+    remedy = f"change the spec, or set the annotation {RETRY_ANNOTATION} to a new value"
+    if run.action is Action.UNINSTALL:
+        remedy += "; deletionPolicy Orphan gives up what was installed"
+    how = "has failed" if run.phase is ActionPhase.FAILED else "was cancelled"
+    message = f"run {run.name} ({run.action}) {how}: {why}. Then {remedy}."
+    return Outcome(InstallationPhase.FAILED, reason, message, stalled=True)
+
+
+def conditions(
+    old: list[Condition], outcome: Outcome, run: RunReference | None, generation: int
+) -> list[Condition]:
+    """Returns the conditions. Reconciling and Stalled are there only while they are true, as kstatus advises.
+
+    Args:
+        old: The conditions so far.
+        outcome: Where the Installation stands.
+        run: Its newest run.
+        generation: Of the Installation.
+    """
+    reason, message = outcome.reason, outcome.message
+    result = [condition(old, InstallationCondition.READY, outcome.ready, reason, message, generation)]
+    if outcome.reconciling:
+        result.append(condition(old, InstallationCondition.RECONCILING, True, reason, message, generation))
+    if outcome.stalled:
+        result.append(condition(old, InstallationCondition.STALLED, True, reason, message, generation))
+    if outcome.reason is Reason.SECRET_CONFLICT:
+        outputs = condition(old, InstallationCondition.OUTPUTS_READY, False, reason, message, generation)
+    elif run is not None and run.phase is ActionPhase.SUCCEEDED and run.action is not Action.UNINSTALL:
+        shown = f"the outputs of run {run.name} can be read"
+        outputs = condition(
+            old, InstallationCondition.OUTPUTS_READY, True, Reason.PUBLISHED, shown, generation
+        )
+    elif is_uninstall_success(run) or (kept := find(old, InstallationCondition.OUTPUTS_READY)) is None:
+        nothing = "no run has published outputs"
+        outputs = condition(
+            old, InstallationCondition.OUTPUTS_READY, False, Reason.NO_OUTPUTS, nothing, generation
+        )
+    else:
+        outputs = kept
+    return [*result, outputs]
+
+
+def is_uninstall_success(run: RunReference | None) -> bool:
+    """Tells whether the newest run has uninstalled what was there."""
+    return run is not None and run.action is Action.UNINSTALL and run.phase is ActionPhase.SUCCEEDED
+
+
+def find(conditions: Iterable[Condition], type_: InstallationCondition) -> Condition | None:
+    """Returns the condition of a type."""
+    return next((one for one in conditions if one.type == type_), None)
+
+
+def stalled(error: StalledError) -> Outcome:
+    """Returns where an Installation stands that needs a person."""
+    return Outcome(InstallationPhase.FAILED, error.reason, error.message, stalled=True)
+
+
+def waiting(error: VerdictError) -> Outcome:
+    """Returns where an Installation stands that waits for something."""
+    return Outcome(InstallationPhase.PENDING, error.reason, error.message, reconciling=True)
+
+
+def uninstalled(message: str) -> Outcome:
+    """Returns where an Installation stands that is uninstalled, as its spec asks."""
+    return Outcome(InstallationPhase.UNINSTALLED, Reason.UNINSTALLED, message, ready=True)

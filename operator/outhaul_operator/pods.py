@@ -1,0 +1,305 @@
+"""A run as Kubernetes objects, and back: the run's Secret and Pod, and what a pod's status says about the run. Pure."""
+
+import base64
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from google.protobuf import json_format
+from outhaul_api.agentaction import AgentAction, AgentActionSpec, Command, OutputSource
+from outhaul_api.agentconfig import AgentConfigSpec
+from outhaul_api.common import seconds
+from outhaul_api.vocabulary import (
+    ACTION_LABEL,
+    API_VERSION,
+    INSTALLATION_LABEL,
+    MANAGED_BY_LABEL,
+    MANAGER,
+    OutputFormat,
+    Reason,
+    SecretType,
+)
+from outhaul_grpc import layout
+from outhaul_grpc.v1 import agent_pb2 as pb
+
+from outhaul_operator import __version__, names
+from outhaul_operator.agentstates import RunState, from_termination_message
+from outhaul_operator.cluster import Object
+from outhaul_operator.merge import merge_template
+
+CONTAINER = "agent"
+DEFAULT_LINGER = "24h"
+_USER = 65532
+_GRACE_S = 120
+
+_FORMATS = {
+    OutputFormat.TERRAFORM: pb.OUTPUT_FORMAT_TERRAFORM,
+    OutputFormat.PORTER: pb.OUTPUT_FORMAT_PORTER,
+    OutputFormat.JSON: pb.OUTPUT_FORMAT_JSON,
+    OutputFormat.TEXT: pb.OUTPUT_FORMAT_TEXT,
+}
+
+
+def linger_seconds(config: AgentConfigSpec) -> float:
+    """Returns how long an agent holds its outputs, in seconds."""
+    return seconds(config.linger or DEFAULT_LINGER)
+
+
+def owned_metadata(action: AgentAction, name: str) -> Object:
+    """Returns the metadata of an object that belongs to a run and goes with it."""
+    labels = {MANAGED_BY_LABEL: MANAGER, ACTION_LABEL: action.metadata.uid}
+    if action.spec.installation is not None:
+        labels[INSTALLATION_LABEL] = names.label_value(action.spec.installation.name)
+    return {
+        "name": name,
+        "namespace": action.metadata.namespace,
+        "labels": labels,
+        "ownerReferences": [
+            {
+                "apiVersion": API_VERSION,
+                "kind": "AgentAction",
+                "name": action.metadata.name,
+                "uid": action.metadata.uid,
+                "controller": True,
+            }
+        ],
+    }
+
+
+def commands_of(spec: AgentActionSpec) -> list[Command]:
+    """Returns the commands; Porter's form, one `command` with `args`, is one command called `run`."""
+    if spec.command:
+        return [Command(name="run", command=spec.command, args=spec.args)]
+    return spec.commands
+
+
+def run_spec(action: AgentAction, config: AgentConfigSpec) -> pb.RunSpec:
+    """Returns what the agent reads: the action without anything that only Kubernetes needs."""
+    spec = action.spec
+    return pb.RunSpec(
+        protocol_versions=layout.PROTOCOL_VERSIONS,
+        operator_version=__version__,
+        run_uid=action.metadata.uid,
+        run_namespace=action.metadata.namespace,
+        run_name=action.metadata.name,
+        commands=[
+            pb.Command(
+                name=one.name,
+                argv=[*one.command, *one.args],
+                env={variable.name: variable.value for variable in one.env},
+                working_dir=one.working_dir or "",
+                timeout_seconds=seconds(one.timeout) if one.timeout else 0.0,
+                continue_on_error=one.continue_on_error,
+            )
+            for one in commands_of(spec)
+        ],
+        outputs=[_output_source(one) for one in spec.outputs],
+        files={path: base64.b64decode(content) for path, content in spec.files.items()},
+        copy_from=spec.copy_from,
+        timeout_seconds=seconds(spec.timeout),
+        linger_seconds=linger_seconds(config),
+    )
+
+
+def _output_source(source: OutputSource) -> pb.OutputSource:
+    if source.directory is not None:
+        directory = pb.DirectorySource(path=source.directory.path, required=source.directory.required)
+        return pb.OutputSource(directory=directory)
+    if source.command is not None:
+        one = source.command
+        command = pb.CommandSource(
+            argv=one.command,
+            format=_FORMATS[one.format],
+            name=one.name or "",
+            working_dir=one.working_dir or "",
+        )
+        return pb.OutputSource(command=command)
+    assert source.manifest is not None  # noqa: S101 - `validation` has refused everything else
+    return pb.OutputSource(manifest=pb.ManifestSource(path=source.manifest.path))
+
+
+def run_secret(action: AgentAction, config: AgentConfigSpec, material: dict[str, bytes]) -> Object:
+    """Returns the Secret that the agent reads: its instructions and its TLS material (file name to content)."""
+    document = json_format.MessageToJson(run_spec(action, config), indent=None)
+    data = {layout.RUN_FILE: document.encode(), **material}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": SecretType.RUN,
+        "immutable": True,
+        "metadata": owned_metadata(action, names.run_secret_name(action.metadata.name)),
+        "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
+    }
+
+
+def pod(action: AgentAction, config: AgentConfigSpec, image: str) -> Object:
+    """Returns the run's pod: ours, with the AgentConfig's pod template over it, and what must hold over that."""
+    ours: Object = {
+        "metadata": owned_metadata(action, names.pod_name(action.metadata.name)),
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": config.service_account is not None,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": _GRACE_S,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": _USER,
+                "runAsGroup": _USER,
+                "fsGroup": _USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [_container(action, config, image)],
+            "volumes": [
+                {
+                    "name": "run",
+                    "secret": {
+                        "secretName": names.run_secret_name(action.metadata.name),
+                        "defaultMode": 0o440,
+                    },
+                },
+                {"name": "work", "emptyDir": {}},
+                {"name": "tmp", "emptyDir": {}},
+                *action.spec.volumes,
+            ],
+        },
+    }
+    if config.service_account is not None:
+        ours["spec"]["serviceAccountName"] = config.service_account
+    result = merge_template(ours, config.pod_template or {})
+    result["apiVersion"] = "v1"
+    result["kind"] = "Pod"
+    labels = {**result["metadata"].get("labels", {}), **ours["metadata"]["labels"]}
+    annotations = result["metadata"].get("annotations")
+    result["metadata"] = {**ours["metadata"], "labels": labels}
+    if annotations:
+        result["metadata"]["annotations"] = annotations
+    result["spec"]["restartPolicy"] = "Never"
+    return result
+
+
+def _container(action: AgentAction, config: AgentConfigSpec, image: str) -> Object:
+    container: Object = {
+        "name": CONTAINER,
+        "image": image,
+        "command": ["outhaul-agent"],
+        "workingDir": layout.WORK_DIR,
+        "env": [
+            {"name": layout.POD_IP_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": layout.OUTPUTS_VARIABLE, "value": layout.OUTPUTS_DIR},
+            {"name": "HOME", "value": layout.HOME_DIR},
+            *(variable.to_json() for variable in action.spec.env),
+        ],
+        "ports": [{"name": "agent", "containerPort": layout.PORT, "protocol": "TCP"}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [
+            {"name": "run", "mountPath": layout.RUN_DIR, "readOnly": True},
+            {"name": "work", "mountPath": layout.WORK_DIR, "subPath": "work"},
+            {"name": "work", "mountPath": layout.OUTPUTS_DIR, "subPath": "outputs"},
+            {"name": "work", "mountPath": layout.HOME_DIR, "subPath": "home"},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
+            *action.spec.volume_mounts,
+        ],
+    }
+    if action.spec.env_from:
+        container["envFrom"] = action.spec.env_from
+    if config.pull_policy is not None:
+        container["imagePullPolicy"] = config.pull_policy
+    return container
+
+
+class Stage(Enum):
+    """Where a pod is."""
+
+    WAITING = auto()
+    """The agent has not started; the reason says why where Kubernetes says so."""
+    RUNNING = auto()
+    """The agent's container runs and the pod has an address."""
+    ENDED = auto()
+    """The agent's container has ended, or never will start."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a pod's status says about its run."""
+
+    stage: Stage
+    reason: Reason
+    message: str
+    ip: str = ""
+    scheduled: bool = False
+    trouble: bool = False
+    """Whether it waits for something that may never come, which is worth a word on the AgentAction."""
+    result: RunState | None = None
+    """The agent's last word, where it left one."""
+
+
+_PULL_REASONS = {
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "RegistryUnavailable",
+}
+
+
+def situation(obj: Object) -> Situation:
+    """Reads a pod's status."""
+    status: dict[str, Any] = obj.get("status", {})
+    name = obj["metadata"]["name"]
+    conditions = {one["type"]: one for one in status.get("conditions", [])}
+    scheduled = conditions.get("PodScheduled", {}).get("status") == "True"
+    container: dict[str, Any] = next((one for one in status.get("containerStatuses", []) if one["name"] == CONTAINER), {})
+    state: dict[str, Any] = container.get("state", {})
+    if "terminated" in state:
+        return _ended(name, status, state["terminated"])
+    if status.get("phase") in {"Failed", "Succeeded"}:
+        return _ended(name, status, {})
+    if "running" in state and status.get("podIP"):
+        return Situation(
+            Stage.RUNNING, Reason.STARTED, f"pod {name} is running", ip=status["podIP"], scheduled=True
+        )
+    waiting: dict[str, Any] = state.get("waiting", {})
+    why = waiting.get("reason", "")
+    words = f"{why}: {waiting.get('message', '')}".strip(": ")
+    if why in _PULL_REASONS:
+        message = f"pod {name} cannot get its image: {words}; correct the AgentConfig's image, then ask for another run"
+        return Situation(Stage.WAITING, Reason.IMAGE_PULL_FAILED, message, scheduled=scheduled, trouble=True)
+    if why not in {"", "ContainerCreating", "PodInitializing"}:
+        return Situation(
+            Stage.WAITING,
+            Reason.CONTAINER_NOT_STARTED,
+            f"pod {name} cannot start its container: {words}",
+            scheduled=scheduled,
+            trouble=True,
+        )
+    unscheduled = conditions.get("PodScheduled", {})
+    if unscheduled.get("reason") == "Unschedulable":
+        message = f"pod {name} has no node: {unscheduled.get('message', '')}"
+        return Situation(Stage.WAITING, Reason.UNSCHEDULABLE, message, trouble=True)
+    return Situation(Stage.WAITING, Reason.POD_PENDING, f"pod {name} is being started", scheduled=scheduled)
+
+
+def _ended(name: str, status: dict[str, Any], terminated: dict[str, Any]) -> Situation:
+    result = from_termination_message(terminated.get("message", ""))
+    reason, message = (
+        Reason.AGENT_CRASHED,
+        f"the agent in pod {name} ended with code {terminated.get('exitCode')}",
+    )
+    if terminated.get("reason") == "OOMKilled":
+        reason, message = (
+            Reason.OOM_KILLED,
+            f"pod {name} ran out of memory; raise its limit in AgentConfig.spec.podTemplate",
+        )
+    elif status.get("reason") == "Evicted":
+        reason, message = Reason.EVICTED, f"pod {name} was evicted: {status.get('message', '')}"
+    elif not terminated:
+        words = ": ".join(part for part in (status.get("reason"), status.get("message")) if part)
+        reason, message = (
+            Reason.POD_LOST,
+            f"pod {name} ended before its agent started ({words or 'no reason given'})",
+        )
+    elif terminated.get("reason") in {"StartError", "ContainerCannotRun"}:
+        reason = Reason.CONTAINER_NOT_STARTED
+        message = f"pod {name} has no outhaul-agent to start: {terminated.get('message', '')}"
+        result = None
+    return Situation(Stage.ENDED, reason, message, scheduled=True, result=result)

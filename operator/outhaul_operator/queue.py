@@ -1,0 +1,122 @@
+"""Keyed work queue: what kopf lacks and a level-triggered operator needs.
+
+A key is worked on once at a time; what is added meanwhile makes it run once more afterwards. A key that fails is
+tried again with a growing, jittered delay, and never holds up another. No library on PyPI was found that does
+this without bringing a broker of its own.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 300.0
+
+
+def backoff(failures: int, jitter: Callable[[], float] = random.random) -> float:
+    """Returns how long to wait after so many failures in a row: doubling, bounded, with up to 50 % of jitter.
+
+    Args:
+        failures: One or more.
+        jitter: Returns a number from 0 to 1.
+
+    Returns:
+        Seconds.
+    """
+    base = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(failures - 1, 32))
+    return base * (1.0 + 0.5 * jitter())
+
+
+class Queue(Generic[Key]):
+    """Calls `work` for each key that was added, as often as needed.
+
+    Args:
+        work: Reconciles one key. It returns the seconds after which it wants to be called again, or None; an
+            exception is reported and the key tried again with back-off.
+        report: Told of each exception, with the key and the number of failures in a row.
+        concurrency: How many keys are worked on at a time.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Key], Awaitable[float | None]],
+        report: Callable[[Key, Exception, int], None],
+        concurrency: int = 16,
+    ) -> None:
+        self._work = work
+        self._report = report
+        self._slots = asyncio.Semaphore(concurrency)
+        self._dirty: set[Key] = set()
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._failures: dict[Key, int] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Counts the keys that are worked on or wait for their turn."""
+        return len(self._tasks)
+
+    def add(self, key: Key) -> None:
+        """Asks for one more look at the key, soon."""
+        if self._closed:
+            return
+        self._cancel_timer(key)
+        if key in self._tasks:
+            self._dirty.add(key)
+        else:
+            self._tasks[key] = asyncio.create_task(self._run(key), name=f"work {key}")
+
+    def add_after(self, key: Key, delay_s: float) -> None:
+        """Asks for a look after the delay; a look that comes before makes it needless."""
+        if self._closed:
+            return
+        self._cancel_timer(key)
+        self._timers[key] = asyncio.get_running_loop().call_later(delay_s, self._due, key)
+
+    async def close(self) -> None:
+        """Takes no more keys and cancels what is under way."""
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _due(self, key: Key) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    def _cancel_timer(self, key: Key) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    async def _run(self, key: Key) -> None:
+        try:
+            while True:
+                self._dirty.discard(key)
+                async with self._slots:
+                    delay_s = await self._once(key)
+                if key not in self._dirty:
+                    break
+        finally:
+            del self._tasks[key]
+            self._dirty.discard(key)
+        if delay_s is not None:
+            self.add_after(key, delay_s)
+
+    async def _once(self, key: Key) -> float | None:
+        try:
+            delay_s = await self._work(key)
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is reported and tried again
+            failures = self._failures.get(key, 0) + 1
+            self._failures[key] = failures
+            self._report(key, error, failures)
+            return backoff(failures)
+        self._failures.pop(key, None)
+        return delay_s

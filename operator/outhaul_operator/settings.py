@@ -1,0 +1,68 @@
+"""The operator's settings: flags, each with an environment variable for manifests."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the operator was started with."""
+
+    namespace: str
+    """The operator's own namespace: its authority, and the AgentConfig that applies to all."""
+    agent_image: str | None
+    """The agent's image where no AgentConfig names one."""
+    watch_namespaces: tuple[str, ...]
+    """The namespaces to work in; empty: all."""
+    kubeconfig: str | None
+    """A kubeconfig's path; None: the pod's service account, else kubectl's default."""
+    liveness_port: int
+    """Where `/healthz` is served; 0: nowhere."""
+    debug: bool
+    """Whether to log every step."""
+
+
+def parse(arguments: Sequence[str] | None = None) -> Settings:
+    """Reads the command line; exits with a message where it is wrong.
+
+    Args:
+        arguments: The command line; None: the process's own.
+    """
+    parser = argparse.ArgumentParser(prog="outhaul-operator", description="The Outhaul operator.")
+    parser.add_argument(
+        "--operator-namespace",
+        default=os.environ.get("POD_NAMESPACE", "outhaul-system"),
+        help="the operator's own namespace (POD_NAMESPACE; default outhaul-system)",
+    )
+    parser.add_argument(
+        "--agent-image",
+        default=os.environ.get("OUTHAUL_AGENT_IMAGE"),
+        help="the agent's image where no AgentConfig names one (OUTHAUL_AGENT_IMAGE)",
+    )
+    parser.add_argument(
+        "--namespace",
+        action="append",
+        default=[name for name in os.environ.get("OUTHAUL_NAMESPACES", "").split(",") if name],
+        help="a namespace to work in, may be repeated (OUTHAUL_NAMESPACES, with commas; default: all)",
+    )
+    parser.add_argument(
+        "--kubeconfig", default=os.environ.get("KUBECONFIG"), help="a kubeconfig file (KUBECONFIG)"
+    )
+    parser.add_argument(
+        "--liveness-port",
+        type=int,
+        default=int(os.environ.get("OUTHAUL_LIVENESS_PORT", "8080")),
+        help="where /healthz is served, 0 for nowhere (OUTHAUL_LIVENESS_PORT; default 8080)",
+    )
+    parser.add_argument("--debug", action="store_true", help="log every step")
+    given = parser.parse_args(arguments)
+    return Settings(
+        namespace=given.operator_namespace,
+        agent_image=given.agent_image,
+        watch_namespaces=tuple(given.namespace),
+        kubeconfig=given.kubeconfig,
+        liveness_port=given.liveness_port,
+        debug=given.debug,
+    )

@@ -1,0 +1,144 @@
+"""The status of an AgentAction at each turn of its run: the one place that maps what happened to conditions. Pure."""
+
+from outhaul_api.agentaction import AgentActionStatus
+from outhaul_api.vocabulary import ActionCondition, ActionPhase, Reason, StepPhase
+from pydantic import ValidationError
+
+from outhaul_operator.agentstates import RunState
+from outhaul_operator.cluster import Object
+from outhaul_operator.encoding import MAX_SECRET_BYTES
+from outhaul_operator.pods import Situation
+from outhaul_operator.publishing import Publication
+from outhaul_operator.verdicts import StalledError, condition, now
+
+
+def read(obj: Object) -> AgentActionStatus:
+    """Returns the status that an AgentAction has; an empty one where it cannot be read."""
+    try:
+        return AgentActionStatus.model_validate(obj.get("status", {}))
+    except ValidationError:
+        return AgentActionStatus()
+
+
+def _with(
+    status: AgentActionStatus, *conditions: tuple[ActionCondition, bool, Reason, str], **changes: object
+) -> AgentActionStatus:
+    result = status.model_copy(update=changes)
+    new = {
+        type_: condition(status.conditions, type_, is_true, reason, text)
+        for type_, is_true, reason, text in conditions
+    }
+    result.conditions = [new.pop(ActionCondition(one.type), one) for one in status.conditions] + list(
+        new.values()
+    )
+    return result
+
+
+def pending(
+    status: AgentActionStatus, reason: Reason, message: str, *, pod: Situation | None = None
+) -> AgentActionStatus:
+    """Nothing has started, and this is why."""
+    scheduled = pod is not None and pod.scheduled
+    first = (
+        (ActionCondition.SCHEDULED, True, Reason.POD_PENDING, "the pod has a node")
+        if scheduled
+        else (ActionCondition.SCHEDULED, False, reason, message)
+    )
+    return _with(
+        status,
+        first,
+        (ActionCondition.STARTED, False, reason, message),
+        phase=ActionPhase.PENDING,
+        reason=reason,
+        message=message,
+    )
+
+
+def running(status: AgentActionStatus, situation: Situation, pod: str) -> AgentActionStatus:
+    """The agent's container runs."""
+    return _with(
+        status,
+        (ActionCondition.SCHEDULED, True, Reason.STARTED, "the pod has a node"),
+        (ActionCondition.STARTED, True, Reason.STARTED, situation.message),
+        phase=ActionPhase.RUNNING,
+        pod=pod,
+        reason=None,
+        message=None,
+        started_at=status.started_at or now(),
+    )
+
+
+def progressed(status: AgentActionStatus, state: RunState) -> AgentActionStatus:
+    """The agent has told how far it is. A termination message may leave out steps; those that were known stay."""
+    known = {one.name: one for one in status.steps} | {one.name: one for one in state.steps}
+    return status.model_copy(update={"steps": list(known.values())})
+
+
+def ended(
+    status: AgentActionStatus, state: RunState, *, output: str | None, conflict: StalledError | None = None
+) -> AgentActionStatus:
+    """The run has ended as its agent says."""
+    if state.phase is ActionPhase.SUCCEEDED:
+        return succeeded(status, output, conflict)
+    reason = state.reason or Reason.RUN_FAILED
+    if state.phase is ActionPhase.CANCELLED:
+        return _with(
+            status,
+            (ActionCondition.COMPLETED, False, reason, state.message),
+            phase=ActionPhase.CANCELLED,
+            reason=reason,
+            message=state.message,
+            output=output,
+        )
+    return failed(status, reason, state.message, output=output)
+
+
+def succeeded(
+    status: AgentActionStatus, output: str | None, conflict: StalledError | None
+) -> AgentActionStatus:
+    """Every command succeeded, and what there is of outputs can be read."""
+    result = _with(
+        status,
+        (ActionCondition.COMPLETED, True, Reason.SUCCEEDED, "every command succeeded"),
+        phase=ActionPhase.SUCCEEDED,
+        reason=None,
+        message=None,
+        output=output,
+    )
+    if output is None:
+        return result
+    if conflict is not None:
+        collected = (ActionCondition.OUTPUTS_COLLECTED, True, conflict.reason, conflict.message)
+    else:
+        text = f"the outputs are in InstallationOutput {output}"
+        collected = (ActionCondition.OUTPUTS_COLLECTED, True, Reason.PUBLISHED, text)
+    return _with(result, collected)
+
+
+def failed(
+    status: AgentActionStatus, reason: Reason, message: str, *, output: str | None = None
+) -> AgentActionStatus:
+    """The run has failed."""
+    commands_ok = bool(status.steps) and all(one.phase is StepPhase.SUCCEEDED for one in status.steps)
+    conditions = [(ActionCondition.FAILED, True, reason, message)]
+    if commands_ok:
+        conditions.append((ActionCondition.COMPLETED, True, Reason.SUCCEEDED, "every command succeeded"))
+        conditions.append((ActionCondition.OUTPUTS_COLLECTED, False, reason, message))
+    return _with(
+        status,
+        *conditions,
+        phase=ActionPhase.FAILED,
+        reason=reason,
+        message=message[:4096],
+        output=output or status.output,
+    )
+
+
+def too_large(status: AgentActionStatus, publication: Publication) -> AgentActionStatus:
+    """Every command succeeded, but an output fits into no Secret; the others are kept in the record."""
+    which = ", ".join(f"{one.name} ({len(one.data):,} bytes)" for one in publication.too_large[:5])
+    message = (
+        f"these outputs are larger than a Secret's {MAX_SECRET_BYTES:,} bytes: {which}; store them elsewhere and "
+        f"output where they are. The others are in InstallationOutput {publication.record}"
+    )
+    return failed(status, Reason.OUTPUT_TOO_LARGE, message, output=publication.record)

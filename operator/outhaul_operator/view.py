@@ -1,0 +1,105 @@
+"""The newest state of what the operator watches, for reading; fed by watch events and by our own writes.
+
+It may be behind the API server, so it never proves that something does not exist: whoever creates or deletes
+asks the server first. kopf's own indices are not used: they fill in quadratic time and keep ghosts.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from outhaul_operator.cluster import Kind, Object
+
+
+class Key(NamedTuple):
+    """Names one object."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        """Returns the form that logs use."""
+        return f"{self.kind.value[1]}/{self.namespace}/{self.name}"
+
+
+def key_of(kind: Kind, obj: Object) -> Key:
+    """Returns the key of an object."""
+    return Key(kind, obj["metadata"]["namespace"], obj["metadata"]["name"])
+
+
+class View:
+    """Objects by key.
+
+    Args:
+        owner_of: Returns the key that an object is to be found under with `owned`, or None.
+    """
+
+    def __init__(self, owner_of: Callable[[Kind, Object], Key | None]) -> None:
+        self._owner_of = owner_of
+        self._objects: dict[Key, Object] = {}
+        self._owned: dict[Key, set[Key]] = {}
+        self._changes: dict[Key, asyncio.Event] = {}
+
+    def get(self, key: Key) -> Object | None:
+        """Returns the newest state that was seen, or None."""
+        return self._objects.get(key)
+
+    def keys(self, kind: Kind) -> list[Key]:
+        """Returns the keys of a kind."""
+        return [key for key in self._objects if key.kind is kind]
+
+    def owned(self, owner: Key) -> Iterator[Object]:
+        """Yields the objects that belong to another."""
+        for key in list(self._owned.get(owner, ())):
+            obj = self._objects.get(key)
+            if obj is not None:
+                yield obj
+
+    def put(self, kind: Kind, obj: Object) -> None:
+        """Takes in a state, unless a newer one of the same object was seen."""
+        key = key_of(kind, obj)
+        old = self._objects.get(key)
+        if old is not None and _is_newer(old, obj):
+            return
+        self._objects[key] = obj
+        owner = self._owner_of(kind, obj)
+        if owner is not None:
+            self._owned.setdefault(owner, set()).add(key)
+        self._wake(key)
+
+    def drop(self, kind: Kind, obj: Object) -> None:
+        """Forgets an object that the server says is gone; not the one that has taken its name since."""
+        key = key_of(kind, obj)
+        old = self._objects.get(key)
+        if old is None or old["metadata"]["uid"] != obj["metadata"]["uid"]:
+            return
+        del self._objects[key]
+        owner = self._owner_of(kind, obj)
+        if owner is not None and owner in self._owned:
+            self._owned[owner].discard(key)
+            if not self._owned[owner]:
+                del self._owned[owner]
+        self._wake(key)
+
+    def changed(self, key: Key) -> asyncio.Event:
+        """Returns an event that is set at the object's next change.
+
+        Whoever asks for it, then reads the state, and then waits misses nothing.
+        """
+        return self._changes.setdefault(key, asyncio.Event())
+
+    def _wake(self, key: Key) -> None:
+        event = self._changes.pop(key, None)
+        if event is not None:
+            event.set()
+
+
+def _is_newer(old: Object, new: Object) -> bool:
+    """Compares resourceVersions of one object; servers since 1.35 promise the order that etcd always gave them."""
+    if old["metadata"]["uid"] != new["metadata"]["uid"]:
+        return False
+    try:
+        return int(old["metadata"]["resourceVersion"]) > int(new["metadata"]["resourceVersion"])
+    except ValueError:
+        return False
