@@ -2,11 +2,12 @@
 
 The base comes from debootstrap, wheels from pip on the outside, and buildah puts them together after the very
 Dockerfiles that a user would build. Each result is an archive in the cache whose name carries a digest of
-all that went into it, so it is built again only when something changed. `python -m cluster.images` builds
-them all ahead of the tests.
+all that went into it, so it is built again only when something changed; within one process it stays the same.
+`python -m cluster.images` builds them all ahead of the tests.
 """
 
 import fcntl
+import functools
 import hashlib
 import os
 import platform
@@ -28,6 +29,11 @@ from cluster.progress import follow, say, wait_for
 
 NEEDS = {"buildah": "buildah", "debootstrap": "debootstrap"}
 """Commands, and the Debian packages that bring them."""
+
+BASE, PAUSE, AGENT, OPERATOR, TERRAFORM = (
+    f"localhost/outhaul-{short}:test" for short in ("base", "pause", "agent", "operator", "terraform")
+)
+"""What a pod's `image` says."""
 
 PROJECT = Path(__file__).parents[2]
 
@@ -63,42 +69,47 @@ def cache() -> Path:
     return Path(base).expanduser() / "outhaul" / "images"
 
 
+@functools.cache
 def base() -> Image:
     """Debian with Python: what every other image starts from."""
     digest = _digest([_SUITE, _INCLUDE, *_PRUNED])
-    with _made("outhaul-base", digest) as (image, work):
+    with _made(BASE, digest) as (image, work):
         if work is not None:
             _debootstrap(image, work)
     return image
 
 
+@functools.cache
 def pause() -> Image:
     """The container that holds a pod's network: it sleeps."""
     recipe = f"FROM docker-archive:{base().archive}\n" + 'ENTRYPOINT ["sleep", "infinity"]\n'
-    with _made("outhaul-pause", _digest([recipe])) as (image, work):
+    with _made(PAUSE, _digest([recipe])) as (image, work):
         if work is not None:
             _context(work, {}).joinpath("Dockerfile").write_text(recipe)
             _build(image, work, work / "context" / "Dockerfile", {})
     return image
 
 
+@functools.cache
 def agent() -> Image:
     """The agent, from `Dockerfile.agent`."""
     dockerfile = PROJECT / "Dockerfile.agent"
-    return _project_image("agent", dockerfile, directory=PROJECT, base=base(), wheels=_extra("agent"))
+    return _project_image(AGENT, dockerfile, directory=PROJECT, base=base(), wheels=_extra("agent"))
 
 
+@functools.cache
 def operator() -> Image:
     """The operator, from `Dockerfile.operator`."""
     dockerfile = PROJECT / "Dockerfile.operator"
-    return _project_image("operator", dockerfile, directory=PROJECT, base=base(), wheels=_extra("operator"))
+    return _project_image(OPERATOR, dockerfile, directory=PROJECT, base=base(), wheels=_extra("operator"))
 
 
+@functools.cache
 def terraform() -> Image:
     """The agent with Terraform, from `samples/terraform/Dockerfile`."""
     sample = PROJECT / "samples" / "terraform"
     wheels = (sample / "requirements.txt").read_text().split()
-    return _project_image("terraform", sample / "Dockerfile", directory=sample, base=agent(), wheels=wheels)
+    return _project_image(TERRAFORM, sample / "Dockerfile", directory=sample, base=agent(), wheels=wheels)
 
 
 def everything() -> list[Image]:
@@ -106,16 +117,14 @@ def everything() -> list[Image]:
     return [base(), pause(), agent(), operator(), terraform()]
 
 
-def _project_image(
-    short: str, dockerfile: Path, *, directory: Path, base: Image, wheels: Sequence[str]
-) -> Image:
+def _project_image(name: str, dockerfile: Path, *, directory: Path, base: Image, wheels: Sequence[str]) -> Image:
     """Builds one of the project's Dockerfiles; its first ARG names the image to start from."""
     recipe = dockerfile.read_text()
     argument = recipe.partition("\nARG ")[2].partition("=")[0]
     files = {str(path.relative_to(directory)): path for path in _sources(directory)}
-    files |= {f"wheelhouse/{wheel.name}": wheel for wheel in _wheelhouse(short, wheels)}
-    parts = [f"{name} {_file_digest(path)}" for name, path in sorted(files.items())]
-    with _made(f"outhaul-{short}", _digest([base.archive.name, recipe, *parts])) as (image, work):
+    files |= {f"wheelhouse/{wheel.name}": wheel for wheel in _wheelhouse(_short(name), wheels)}
+    parts = [f"{file} {_file_digest(path)}" for file, path in sorted(files.items())]
+    with _made(name, _digest([base.archive.name, recipe, *parts])) as (image, work):
         if work is not None:
             _context(work, files)
             arguments = {argument: f"docker-archive:{base.archive}", "PIP_ARGS": _OFFLINE}
@@ -244,18 +253,16 @@ def _run(what: str, command: Sequence[str], work: Path) -> None:
 
 
 @contextmanager
-def _made(short: str, digest: str) -> Iterator[tuple[Image, Path | None]]:
+def _made(name: str, digest: str) -> Iterator[tuple[Image, Path | None]]:
     """An image and, when it has to be made, a directory to make it in."""
-    image = Image(f"localhost/{short}:test", cache() / f"{short}-{digest}.tar")
+    image = Image(name, cache() / f"{_short(name)}-{digest}.tar")
     if image.archive.exists():
         yield image, None
         return
     if sys.platform != "linux" or os.geteuid() != 0:
-        raise ImageFailed(
-            "images are built on Linux, as root: run the tests with sudo, or leave the node tests out"
-        )
+        raise ImageFailed("images are built on Linux, as root: run the tests with sudo, or leave the node tests out")
     packages.ensure(NEEDS)
-    with _locked(cache() / f"{short}.lock"):
+    with _locked(cache() / f"{_short(name)}.lock"):
         if image.archive.exists():  # made by somebody else meanwhile
             yield image, None
             return
@@ -282,6 +289,11 @@ def _locked(path: Path) -> Iterator[None]:
 
         wait_for(taken, f"waiting for another maker of {path.stem}")
         yield
+
+
+def _short(name: str) -> str:
+    """An image's name without where it comes from and its tag."""
+    return name.rpartition("/")[2].partition(":")[0]
 
 
 def _file_digest(path: Path) -> str:
