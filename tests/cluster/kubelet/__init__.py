@@ -42,6 +42,7 @@ class StandInKubelet:
         entrypoints: The command of images, by a part of their name, for containers that state none.
         allocatable: What pods may request, where it should be other than plenty.
         labels: More labels of the node.
+        python: The command that starts Python, where it should be another, or another user's.
     """
 
     def __init__(
@@ -57,9 +58,11 @@ class StandInKubelet:
         entrypoints: Mapping[str, str] | None = None,
         allocatable: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        python: Sequence[str] = (sys.executable,),
     ) -> None:
         self.root = root
         self.node_name = node_name
+        self._python = list(python)
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: int = -1
         own = [Path(sys.prefix), Path(sys.base_prefix), *(REPOSITORY / name for name in SOURCES)]
@@ -80,6 +83,11 @@ class StandInKubelet:
         ):
             for name, value in (pairs or {}).items():
                 self._arguments += [flag, f"{name}={value}"]
+
+    @property
+    def command(self) -> list[str]:
+        """The command that runs it, for whoever starts and stops it otherwise; needs `tests` on PYTHONPATH."""
+        return [*self._python, "-m", "cluster.kubelet", *self._arguments]
 
     @property
     def pid(self) -> int:
@@ -138,11 +146,12 @@ class StandInKubelet:
     def _launch(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
         self._ready, writer = os.pipe()
+        search = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
         flags = ["--ready-fd", str(writer), "--until-stdin-closes"]
         with (self.root / "kubelet.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cluster.kubelet", *self._arguments, *flags],
-                env={**os.environ, "PYTHONPATH": str(TESTS)},
+                [*self.command, *flags],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(search)},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -26,9 +26,7 @@ class Addresses:
         hosts = ipaddress.ip_network(f"127.{number}.0.0/16").num_addresses
         base = int(ipaddress.ip_address(f"127.{number}.0.0"))
         self._all = itertools.cycle(
-            str(ipaddress.ip_address(base + offset))
-            for offset in range(1, hosts)
-            if offset % 256 not in {0, 255}
+            str(ipaddress.ip_address(base + offset)) for offset in range(1, hosts) if offset % 256 not in {0, 255}
         )
         self._used: set[str] = set()
 

@@ -7,6 +7,7 @@ retried while the server cannot be reached or asks for patience; any other refus
 import asyncio
 import base64
 import json
+import logging
 import random
 import ssl
 import tempfile
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import yaml
 
+logger = logging.getLogger(__name__)
 TYPE_OF_PATCH = {
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
@@ -186,8 +188,9 @@ class Api:
                         return answer
                     if response.status not in PATIENCE:
                         raise ApiError(response.status, _message(content))
-            except UNREACHABLE:
-                pass
+                    logger.info("%s %s: %s, trying again", method, path, _message(content))
+            except UNREACHABLE as error:
+                logger.info("%s %s: %r, trying again", method, path, error)
             await backoff.pause()
 
     async def follow(

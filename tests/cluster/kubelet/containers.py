@@ -46,9 +46,7 @@ class Surroundings:
 class Runner:
     """Runs one container of a pod."""
 
-    def __init__(
-        self, spec: Json, record: Record, around: Surroundings, policy: str, *, is_init: bool = False
-    ) -> None:
+    def __init__(self, spec: Json, record: Record, around: Surroundings, policy: str, *, is_init: bool = False) -> None:
         self.spec = spec
         self.record = record
         self.process: Process | None = None
@@ -163,9 +161,7 @@ class Runner:
         )
         for attempt in itertools.count():
             await self._wait_for("ErrImagePull", problem)
-            await machine.events.warn(
-                self._around.pod, "Failed", f'Failed to pull image "{image}": {problem}'
-            )
+            await machine.events.warn(self._around.pod, "Failed", f'Failed to pull image "{image}": {problem}')
             await asyncio.sleep(0.2)
             await self._wait_for("ImagePullBackOff", f'Back-off pulling image "{image}"')
             await asyncio.sleep(PULL_PAUSES[min(attempt, len(PULL_PAUSES) - 1)])

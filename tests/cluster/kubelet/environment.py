@@ -152,9 +152,7 @@ async def _key(value_from: Json, namespace: str, read: Read) -> str | None:
             return value.decode(errors="surrogateescape")
         if optional:
             return None
-        raise ContainerConfigError(
-            f"couldn't find key {reference['key']} in {kind} {namespace}/{reference['name']}"
-        )
+        raise ContainerConfigError(f"couldn't find key {reference['key']} in {kind} {namespace}/{reference['name']}")
     raise ContainerConfigError(f"unsupported valueFrom: {', '.join(value_from)}")
 
 

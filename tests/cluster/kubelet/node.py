@@ -39,9 +39,7 @@ async def register(api: Api, settings: Settings) -> None:
     except ApiError as error:
         if error.status != CONFLICT:
             raise
-        await api.call(
-            "PATCH", f"/api/v1/nodes/{settings.node_name}", body={"metadata": metadata}, patch="merge"
-        )
+        await api.call("PATCH", f"/api/v1/nodes/{settings.node_name}", body={"metadata": metadata}, patch="merge")
     await _report(api, settings, ready=True)
     await _renew(api, settings)
 

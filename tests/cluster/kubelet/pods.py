@@ -20,9 +20,7 @@ FINISHED = frozenset({"Succeeded", "Failed"})
 GONE_OR_OTHER = frozenset({404, 409})
 RETRY_SECONDS = 30.0
 SETTLE_SECONDS = 0.2
-DEADLINE = Verdict(
-    "Failed", "DeadlineExceeded", "Pod was active on the node longer than the specified deadline"
-)
+DEADLINE = Verdict("Failed", "DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
 
 
 class Pod:
@@ -66,6 +64,7 @@ class Pod:
         ]
         self._start_time: str = status.get("startTime") or now()
         self._verdict: Verdict | None = None
+        self._former_ips = [entry["ip"] for entry in status.get("podIPs", [])]
         self._conditions: list[Json] = status.get("conditions", [])
         self._published: Json | None = None
         self._publishing = asyncio.Lock()
@@ -102,7 +101,7 @@ class Pod:
 
     async def run(self) -> None:
         """Live until the pod is deleted."""
-        if not self.is_finished:
+        if not self.is_finished and not self._deletion.is_set():
             await self._attend()
         await self._deletion.wait()
         if not self._vanished:
@@ -115,9 +114,7 @@ class Pod:
         life = asyncio.create_task(self._live())
         deletion = asyncio.create_task(self._deletion.wait())
         try:
-            await asyncio.wait(
-                {life, deletion}, timeout=self._time_left(), return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait({life, deletion}, timeout=self._time_left(), return_when=asyncio.FIRST_COMPLETED)
             if life.done():
                 life.result()
                 return
@@ -233,13 +230,19 @@ class Pod:
             )
             if status == self._published or self._vanished:
                 return
-            body = {"metadata": {"uid": self._pod["metadata"]["uid"]}, "status": status}
+            # This list is merged by address: one of a former life has to be taken out of it.
+            former = [ip for ip in self._former_ips if ip != self._around.ip] if self._around.ip else []
+            removals = [{"$patch": "delete", "ip": ip} for ip in former]
+            body = {"metadata": {"uid": self._pod["metadata"]["uid"]}, "status": {**status}}
+            if removals:
+                body["status"]["podIPs"] = [*status["podIPs"], *removals]
             try:
                 await self._machine.api.call("PATCH", f"{self._path}/status", body=body, patch="strategic")
             except ApiError as error:
-                if error.status not in GONE_OR_OTHER:
-                    raise
-                logger.info("pod %s: %s", self._path, error)
+                level = logging.INFO if error.status in GONE_OR_OTHER else logging.ERROR
+                logger.log(level, "pod %s: %s", self._path, error)
+            if removals:
+                self._former_ips = []
             self._published = status
             self._conditions = status["conditions"]
 

@@ -1,6 +1,7 @@
 """The kubelet itself: follows what the API server says and keeps one task a pod."""
 
 import asyncio
+import contextlib
 import logging
 import shutil
 from collections.abc import Awaitable, Callable
@@ -18,6 +19,7 @@ from cluster.kubelet.statuses import now
 
 logger = logging.getLogger(__name__)
 NOT_OURS = frozenset({404, 409})
+RESIGN_SECONDS = 2
 
 
 class Kubelet:
@@ -67,7 +69,8 @@ class Kubelet:
             task.cancel()
         for task in done - {waiter}:
             task.result()  # a service never ends by itself: raise what ended it
-        await node.resign(self._api, self._settings)
+        with contextlib.suppress(TimeoutError):  # the API server may have ended before us
+            await asyncio.wait_for(node.resign(self._api, self._settings), RESIGN_SECONDS)
 
     async def _follow_pods(self) -> None:
         """Keep one task for each pod that is bound to this node."""

@@ -115,9 +115,7 @@ def pod_status(
     return status
 
 
-def _conditions(
-    phase: str, init: Sequence[Record], main: Sequence[Record], previous: Sequence[Json]
-) -> list[Json]:
+def _conditions(phase: str, init: Sequence[Record], main: Sequence[Record], previous: Sequence[Json]) -> list[Json]:
     incomplete = [record.name for record in init if record.exit_code != 0]
     unready = [record.name for record in main if not record.ready]
     if phase == "Succeeded":

@@ -25,9 +25,7 @@ class MountError(Exception):
 class Volumes:
     """The volumes of one pod, below one private folder."""
 
-    def __init__(
-        self, pod: Json, folder: Path, *, api: Api, sources: Sources, claims: Path, host_ip: str
-    ) -> None:
+    def __init__(self, pod: Json, folder: Path, *, api: Api, sources: Sources, claims: Path, host_ip: str) -> None:
         self.pod = pod
         self._folder = folder
         self._api = api
@@ -126,9 +124,7 @@ class Volumes:
         if "serviceAccountToken" in source:
             wanted = source["serviceAccountToken"]
             return {wanted["path"]: File(await self._token(wanted), mode)}
-        kind, named = (
-            ("Secret", source["secret"]) if "secret" in source else ("ConfigMap", source["configMap"])
-        )
+        kind, named = ("Secret", source["secret"]) if "secret" in source else ("ConfigMap", source["configMap"])
         name = named.get("secretName") or named["name"]
         optional = named.get("optional", False)
         found = await self._sources.read(Ref(kind, self._namespace, name))
