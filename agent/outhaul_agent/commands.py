@@ -130,17 +130,11 @@ def _start_error(program: str, cwd: Path, path: str | None, error: OSError) -> S
     if error.errno in {errno.ENOENT, errno.ENOTDIR}:
         there = (cwd / program).exists() if "/" in program else shutil.which(program, path=path) is not None
         if there:
-            message = (
-                f"the interpreter that {name} names in its first line, or its loader, is not in the image"
-            )
+            message = f"the interpreter that {name} names in its first line, or its loader, is not in the image"
         else:
-            message = (
-                f"the program {name} is not in the image: name another image, or the program's full path"
-            )
+            message = f"the program {name} is not in the image: name another image, or the program's full path"
         return StartError(Reason.COMMAND_NOT_FOUND, message, NOT_FOUND)
-    return StartError(
-        Reason.COMMAND_FAILED, f"the program {name} cannot be started: {error.strerror}", NOT_EXECUTABLE
-    )
+    return StartError(Reason.COMMAND_FAILED, f"the program {name} cannot be started: {error.strerror}", NOT_EXECUTABLE)
 
 
 def _describe(code: int) -> str:

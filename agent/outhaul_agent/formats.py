@@ -43,8 +43,7 @@ def read_terraform(data: bytes, origin: str, found: Collection) -> None:
         if "value" not in members or not isinstance(sensitive, bool):
             if found.claim(name, origin):
                 found.add_bad(
-                    f"output {quoted(name)} of {origin} is not of the form "
-                    '{"value": ..., "sensitive": true or false}'
+                    f'output {quoted(name)} of {origin} is not of the form {{"value": ..., "sensitive": true or false}}'
                 )
             continue
         _add(name, members["value"], sensitive=sensitive, origin=origin, found=found)

@@ -37,9 +37,7 @@ class Health:
             await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
         return self._status()
 
-    async def _watch(
-        self, request: pb.HealthCheckRequest, _context: Any
-    ) -> AsyncIterator[pb.HealthCheckResponse]:
+    async def _watch(self, request: pb.HealthCheckRequest, _context: Any) -> AsyncIterator[pb.HealthCheckResponse]:
         if request.service in _KNOWN:
             yield self._status()
         else:

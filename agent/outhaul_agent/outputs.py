@@ -101,9 +101,7 @@ class Collection:
 
     def add_too_large(self, name: str, size: int) -> None:
         """Records an output that there is no room for."""
-        message = (
-            f"output {quoted(name)} has {size} bytes, but a run's outputs may have {self._max_bytes} in all"
-        )
+        message = f"output {quoted(name)} has {size} bytes, but a run's outputs may have {self._max_bytes} in all"
         if self._bytes:
             message += f", and {self._bytes} were taken"
         self._problem(Reason.OUTPUT_TOO_LARGE, message)

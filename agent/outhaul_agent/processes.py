@@ -85,9 +85,7 @@ class Processes:
         self._own[popen.pid] = process
         return process
 
-    async def finish(
-        self, process: Process, *, limit: float | None, grace: float, stop: asyncio.Event
-    ) -> Ending:
+    async def finish(self, process: Process, *, limit: float | None, grace: float, stop: asyncio.Event) -> Ending:
         """Waits until a process has ended, and ends what it has left in its group.
 
         Args:

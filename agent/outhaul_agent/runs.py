@@ -99,9 +99,7 @@ async def _hold(linger: float, service: AgentService, stop: asyncio.Event) -> No
     await asyncio.wait(waits, timeout=linger, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
-    _log.info(
-        "the outputs are %s", "stored" if service.acknowledged.is_set() else "given up: nobody took them"
-    )
+    _log.info("the outputs are %s", "stored" if service.acknowledged.is_set() else "given up: nobody took them")
 
 
 def _phase(problem: Problem | None) -> pb.Phase.ValueType:

@@ -132,9 +132,7 @@ class Server:
         Raises:
             RunError: the port or the TLS files cannot be used.
         """
-        credentials = wire.server_credentials(
-            certificate=material.certificate, key=material.key, roots=material.roots
-        )
+        credentials = wire.server_credentials(certificate=material.certificate, key=material.key, roots=material.roots)
         address = socket_address(ip, port)
         try:
             self._server.add_secure_port(address, credentials)

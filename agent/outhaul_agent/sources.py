@@ -126,14 +126,13 @@ def _read_file(path: Path, limit: int, *, within: Path | None = None) -> bytes:
         real = path.resolve(strict=True)
         if within is not None and not real.is_relative_to(within.resolve()):
             raise BadValue("it is a link that leads out of the directory")
-        # Without blocking: what is a pipe would wait for a writer.
-        descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise BadValue("it is no regular file")
-            if status.st_size > limit:
-                raise TooLarge(status.st_size)
+        status = real.stat()
+        # Before it is opened: a pipe would wait for a writer, a device may do anything.
+        if not stat.S_ISREG(status.st_mode):
+            raise BadValue("it is no regular file")
+        if status.st_size > limit:
+            raise TooLarge(status.st_size)
+        with real.open("rb") as file:
             data = file.read(limit + 1)
     except FileNotFoundError:
         raise BadValue("it is a link to nowhere" if path.is_symlink() else "the file is missing") from None
@@ -146,9 +145,7 @@ def _read_file(path: Path, limit: int, *, within: Path | None = None) -> bytes:
     return data
 
 
-async def _read_command(
-    source: pb.CommandSource, around: Surroundings, found: Collection, deadline: float
-) -> None:
+async def _read_command(source: pb.CommandSource, around: Surroundings, found: Collection, deadline: float) -> None:
     origin = f"output command {quoted(source.argv[0])}"
     _log.info("output command %s started", source.argv[0])
     started = time.monotonic()
@@ -161,9 +158,7 @@ async def _read_command(
         if source.format == pb.OUTPUT_FORMAT_TEXT:
             found.add_too_large(source.name, error.size)
         else:
-            found.add_bad(
-                f"{origin} printed more than {error.size - 1} bytes, which is all that a run may hold"
-            )
+            found.add_bad(f"{origin} printed more than {error.size - 1} bytes, which is all that a run may hold")
     _log.info("output command %s ended after %.1f s", source.argv[0], time.monotonic() - started)
 
 
@@ -193,9 +188,7 @@ async def _capture(source: pb.CommandSource, around: Surroundings, limit: int, s
     finally:
         os.close(writing)
     printed = asyncio.ensure_future(_read_pipe(reading, limit, process))
-    ending = await around.processes.finish(
-        process, limit=max(seconds, 0.0), grace=around.grace, stop=around.stop
-    )
+    ending = await around.processes.finish(process, limit=max(seconds, 0.0), grace=around.grace, stop=around.stop)
     # Its end is the pipe's end, unless a daemon that it started holds the pipe.
     await asyncio.wait({printed}, timeout=_DRAIN)
     if not printed.done():

@@ -58,9 +58,7 @@ def _copy_directory(source: Path, target: Path, *, parents: tuple[Path, ...]) ->
         if kind == stat.S_IFDIR:
             real = entry.resolve()
             if real in parents:
-                raise RunError(
-                    Reason.INVALID_SPEC, f"copyFrom: the link {quoted(str(entry))} leads to itself"
-                )
+                raise RunError(Reason.INVALID_SPEC, f"copyFrom: the link {quoted(str(entry))} leads to itself")
             _copy_directory(entry, target / entry.name, parents=(*parents, real))
         elif kind == stat.S_IFREG:
             _copy_file(entry, target / entry.name)

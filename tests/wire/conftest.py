@@ -1,5 +1,6 @@
 """What the tests of the wire may ask for: an authority, and agents as real processes."""
 
+import datetime as dt
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from wire.harness import AgentProcess, now
 
 @pytest.fixture(scope="session")
 def authority() -> trust.Authority:
-    """The operator's authority."""
-    return trust.create_authority(now())
+    """The operator's authority, old enough to have issued leaves that are over."""
+    return trust.create_authority(now() - dt.timedelta(days=30))
 
 
 @pytest.fixture

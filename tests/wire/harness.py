@@ -51,9 +51,26 @@ def directory(path: str, *required: str) -> pb.OutputSource:
 
 def output_command(script: str, output_format: pb.OutputFormat.ValueType, name: str = "") -> pb.OutputSource:
     """Returns an output command that runs a shell script."""
-    return pb.OutputSource(
-        command=pb.CommandSource(argv=["/bin/sh", "-c", script], format=output_format, name=name)
-    )
+    return pb.OutputSource(command=pb.CommandSource(argv=["/bin/sh", "-c", script], format=output_format, name=name))
+
+
+def alive(pid: int) -> bool:
+    """Tells whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def children(pid: int) -> list[int]:
+    """Returns the children of a process, zombies among them."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def blocks(pid: int, number: signal.Signals) -> bool:
+    """Tells whether a process holds a signal back."""
+    mask = Path(f"/proc/{pid}/status").read_text().partition("SigBlk:\t")[2].split("\n")[0]
+    return bool(int(mask, 16) & 1 << (number - 1))
 
 
 def run_spec(*commands: pb.Command, **fields: Any) -> pb.RunSpec:

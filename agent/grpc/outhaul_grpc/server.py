@@ -17,8 +17,12 @@ if TYPE_CHECKING:  # these take their arguments in the stubs alone
     _Handler = grpc.RpcMethodHandler[Any, Any]
     _Context = grpc.aio.ServicerContext[Any, Any]
 
-_SAN_KEY = "x509_subject_alternative_name"
-_TLS_KEY = "transport_security_type"
+_OPERATOR = {
+    "transport_security_type": b"ssl",
+    # gRPC's Python API cannot leave out TLS 1.2 in the handshake.
+    "ssl_tls_version": b"TLSv1.3",
+    "x509_subject_alternative_name": OPERATOR_URI.encode(),
+}
 
 OPTIONS: list[tuple[str, int]] = [
     # A second server on the same port is an error, not a silent partner.
@@ -51,13 +55,12 @@ def server_credentials(*, certificate: bytes, key: bytes, roots: bytes) -> grpc.
 
 
 def is_operator(auth_context: Mapping[str, Iterable[bytes]]) -> bool:
-    """Tells whether a TLS peer is the operator: its certificate names the operator's URI and nothing else.
+    """Tells whether a peer is the operator: TLS 1.3, and its certificate names the operator's URI and nothing else.
 
     Args:
         auth_context: what gRPC says about the peer; it has checked the certificate against the roots already.
     """
-    names = list(auth_context.get(_SAN_KEY, ()))
-    return list(auth_context.get(_TLS_KEY, ())) == [b"ssl"] and names == [OPERATOR_URI.encode()]
+    return all(list(auth_context.get(key, ())) == [value] for key, value in _OPERATOR.items())
 
 
 class OperatorOnly(grpc.aio.ServerInterceptor):
