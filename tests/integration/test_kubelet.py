@@ -143,9 +143,14 @@ def pods(api: Api, namespace: str, kubelet: StandInKubelet) -> Pods:
 
 def _state(pod: Json, kind: str) -> Json:
     """The first container's state, if it is of this kind."""
-    statuses = pod.get("status", {}).get("containerStatuses") or [{"state": {}}]
-    state: Json = statuses[0]["state"].get(kind, {})
+    state: Json = _container(pod).get("state", {}).get(kind, {})
     return state
+
+
+def _container(pod: Json) -> Json:
+    """The first container's status, if there is one yet."""
+    statuses: list[Json] = pod.get("status", {}).get("containerStatuses") or [{}]
+    return statuses[0]
 
 
 def _processes(marker: str) -> list[int]:
@@ -289,6 +294,14 @@ async def test_restricted_pod(pods: Pods) -> None:
     name = await pods.create(script, container=container)
     await pods.ended(name)
     assert pods.log(name).split() == ["1234", "read-only", "CapEff:", "0000000000000000"]
+
+
+async def test_programs_of_the_tests(pods: Pods) -> None:
+    """A container, whoever it runs as, finds the tests' own Python and what is installed for it."""
+    container = {"command": ["python3", "-c", "import outhaul_agent, sys, yaml; print(sys.prefix)"]}
+    name = await pods.create(container=container, securityContext={"runAsUser": 1234})
+    assert (await pods.ended(name))["exitCode"] == 0
+    assert pods.log(name).strip() == sys.prefix
 
 
 # Volumes
@@ -484,6 +497,50 @@ async def test_image_never_pulled(pods: Pods) -> None:
     name = await pods.create(container={"image": "does-not-exist:1", "imagePullPolicy": "Never"})
     message = await pods.waiting(name, "ErrImageNeverPull")
     assert message == 'Container image "does-not-exist:1" is not present with pull policy of Never'
+
+
+# Probes and logs
+
+
+async def test_readiness(pods: Pods) -> None:
+    """A container is ready once its probe says so, by HTTP on the pod's own address."""
+    script = (
+        "import http.server, os; "
+        "http.server.test(http.server.SimpleHTTPRequestHandler, bind=os.environ['IP'], port=8080)"
+    )
+    container = {
+        "command": ["sh", "-c", f'sleep 1; exec python3 -c "{script}"'],
+        "env": [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "ports": [{"name": "web", "containerPort": 8080}],
+        "readinessProbe": {"httpGet": {"port": "web", "path": "/etc/passwd"}, "periodSeconds": 1},
+    }
+    name = await pods.create(container=container)
+    pod = await pods.until(name, lambda pod: _state(pod, "running"))
+    assert not pod["status"]["containerStatuses"][0]["ready"]
+    await pods.until(name, lambda pod: _container(pod).get("ready"))
+    await pods.delete(name, gracePeriodSeconds=0)
+
+
+async def test_liveness(pods: Pods) -> None:
+    """A container whose probe, a command in its own sandbox, fails is ended and started again."""
+    probe = {"exec": {"command": ["test", "-e", "/alive"]}, "periodSeconds": 1, "failureThreshold": 1}
+    name = await pods.create(
+        "touch /alive; sleep 2; rm /alive; trap 'exit 9' TERM; while :; do sleep 0.1; done",
+        restartPolicy="Always",
+        container={"livenessProbe": {**probe, "initialDelaySeconds": 1}},
+    )
+    pod = await pods.until(name, lambda pod: _container(pod).get("restartCount") == 1)
+    assert pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 9
+    await pods.delete(name, gracePeriodSeconds=0)
+
+
+async def test_kubectl_logs(control_plane: ControlPlane, pods: Pods) -> None:
+    """`kubectl logs` shows what a container has printed, and follows it to its end."""
+    name = await pods.create("echo one; echo two; sleep 1; echo three")
+    await pods.printed(name, "two")
+    logs = ("logs", "-n", pods.namespace, name)
+    assert await asyncio.to_thread(control_plane.kubectl, *logs, "--tail=1") == "two\n"
+    assert await asyncio.to_thread(control_plane.kubectl, *logs, "--follow") == "one\ntwo\nthree\n"
 
 
 # The kubelet itself

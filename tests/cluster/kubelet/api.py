@@ -125,6 +125,11 @@ class Api:
         parts = urlsplit(self.server)
         return parts.hostname or "127.0.0.1", parts.port or 443
 
+    @property
+    def authorities(self) -> bytes:
+        """The certificates that the server's own is trusted for, in DER."""
+        return b"".join(self._context.get_ca_certs(binary_form=True))
+
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._context, limit=0),
@@ -227,6 +232,8 @@ class Api:
             except ApiError as error:
                 if error.status == GONE:
                     version = ""
+                else:
+                    logger.warning("cannot follow %s: %s", path, error)
             except UNREACHABLE:
                 pass
             if time.monotonic() - began < 1:  # a server that ends watches at once must not be hammered

@@ -1,8 +1,10 @@
 """One container's life: image, configuration, process, exit, and again where the policy says so."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
+import signal
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -10,7 +12,8 @@ from pathlib import Path
 
 from cluster.kubelet.api import Json
 from cluster.kubelet.environment import ContainerConfigError, compose, expand, field_of, references
-from cluster.kubelet.machine import HOST_IP, Machine
+from cluster.kubelet.health import PROBES, Health
+from cluster.kubelet.machine import HOST_IP, Machine, log_file
 from cluster.kubelet.sandbox import STANDARD_PATH, Bind, Container, Process
 from cluster.kubelet.statuses import Record, now
 from cluster.kubelet.volumes import Volumes
@@ -52,12 +55,12 @@ class Runner:
         self.process: Process | None = None
         self._around = around
         self._policy = policy
+        self._health: asyncio.Task[None] | None = None
         self._is_init = is_init
         metadata = around.pod["metadata"]
         self._namespace: str = metadata["namespace"]
         self._pod_name: str = metadata["name"]
-        logs = around.machine.settings.root / "logs"
-        self._log = logs / f"{self._namespace}_{self._pod_name}_{spec['name']}.log"
+        self._log = log_file(around.machine.settings.root, self._namespace, self._pod_name, spec["name"])
 
     @property
     def _attempt(self) -> Path:
@@ -94,6 +97,9 @@ class Runner:
         if process is None:
             return
         process.close()
+        if self._health:
+            self._health.cancel()
+        self.record.started = False
         self.record.ready = self._is_init and code == 0
         if (problem := process.failure(code)) is not None:
             self._start_failed(problem)
@@ -266,8 +272,33 @@ class Runner:
         )
         await self.process.started()
         self.record.state = {"running": {"startedAt": now()}}
-        self.record.ready = True
+        probed = any(probe in self.spec for probe in PROBES)
+        self.record.started = self.record.ready = not probed
+        if probed:
+            health = Health(
+                self.spec,
+                self._around.ip,
+                execute=self.process.execute,
+                ready=self._set_ready,
+                unwell=self._end_unwell,
+            )
+            self._health = asyncio.create_task(health.follow())
         await self._around.publish()
+
+    async def _set_ready(self, ready: bool) -> None:  # noqa: FBT001 # a callback
+        self.record.started, self.record.ready = True, ready
+        await self._around.publish()
+
+    async def _end_unwell(self) -> None:
+        """End a container whose probe says that it should not go on."""
+        message = f"Container {self.spec['name']} failed its probe, will be restarted"
+        await self._around.machine.events.warn(self._around.pod, "Unhealthy", message)
+        if process := self.process:
+            await process.send(signal.SIGTERM)
+            grace = self._around.pod["spec"].get("terminationGracePeriodSeconds", 30)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), grace)
+            await process.send(signal.SIGKILL)
 
     def _start_failed(self, problem: str) -> None:
         self.record.state = {

@@ -61,6 +61,11 @@ class Machine:
     bubblewrap: str
 
 
+def log_file(root: Path, namespace: str, pod: str, container: str) -> Path:
+    """Where a container's output goes."""
+    return root / "logs" / f"{namespace}_{pod}_{container}.log"
+
+
 def _reachable(path: Path) -> bool:
     try:
         return path.exists()

@@ -30,7 +30,7 @@ def labels(settings: Settings) -> dict[str, str]:
     }
 
 
-async def register(api: Api, settings: Settings) -> None:
+async def register(api: Api, settings: Settings, port: int) -> None:
     """Make the Node, or take over the one of a former life, and say that it is ready."""
     metadata = {"name": settings.node_name, "labels": labels(settings)}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}}
@@ -40,11 +40,11 @@ async def register(api: Api, settings: Settings) -> None:
         if error.status != CONFLICT:
             raise
         await api.call("PATCH", f"/api/v1/nodes/{settings.node_name}", body={"metadata": metadata}, patch="merge")
-    await _report(api, settings, ready=True)
+    await _report(api, settings, port, ready=True)
     await _renew(api, settings)
 
 
-async def beat(api: Api, settings: Settings) -> None:
+async def beat(api: Api, settings: Settings, port: int) -> None:
     """Renew the node's lease, for ever, and its status now and then."""
     beats = 0
     while True:
@@ -53,19 +53,19 @@ async def beat(api: Api, settings: Settings) -> None:
         try:
             await _renew(api, settings)
             if beats % STATUS_EVERY == 0:
-                await _report(api, settings, ready=True)
+                await _report(api, settings, port, ready=True)
         except ApiError as error:
             if error.status != NOT_FOUND:
                 raise
-            await register(api, settings)
+            await register(api, settings, port)
 
 
 async def resign(api: Api, settings: Settings) -> None:
     """Say that the node is ready no longer."""
-    await _report(api, settings, ready=False)
+    await _report(api, settings, 0, ready=False)
 
 
-async def _report(api: Api, settings: Settings, *, ready: bool) -> None:
+async def _report(api: Api, settings: Settings, port: int, *, ready: bool) -> None:
     resources = allocatable(settings)
     status: Json = {
         "capacity": resources,
@@ -94,6 +94,7 @@ async def _report(api: Api, settings: Settings, *, ready: bool) -> None:
                 for kind in ("MemoryPressure", "DiskPressure", "PIDPressure")
             ),
         ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         "nodeInfo": {
             "kubeletVersion": VERSION,
             "operatingSystem": "linux",

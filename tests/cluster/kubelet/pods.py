@@ -85,6 +85,13 @@ class Pod:
         status = self._published or self._pod.get("status", {})
         return status.get("phase") in FINISHED
 
+    def is_running(self, namespace: str, name: str, container: str) -> bool:
+        """Whether this is the pod of that name, and its container has a process."""
+        metadata = self._pod["metadata"]
+        return (metadata["namespace"], metadata["name"]) == (namespace, name) and any(
+            runner.process and runner.spec["name"] == container for runner in [*self._init, *self._main]
+        )
+
     def update(self, pod: Json) -> None:
         """Take note of the pod as the API server has it now."""
         self._pod = self._around.pod = self._around.volumes.pod = pod

@@ -7,6 +7,7 @@ to the *thread* that forked, so processes are started from the event loop's thre
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -77,7 +78,8 @@ def find_bubblewrap() -> str:
     raise SandboxMissingError(message)
 
 
-def system() -> list[str]:
+@functools.cache
+def system() -> tuple[str, ...]:
     """The arguments that compose a container's root from this machine's system folders, read-only."""
     arguments = ["--ro-bind", "/usr", "/usr"]
     for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
@@ -93,7 +95,7 @@ def system() -> list[str]:
             arguments += ["--ro-bind", str(source), f"/etc/{name}"]
     for name in ("/tmp", "/var/tmp", "/run", "/root", "/home"):  # noqa: S108 # in the container
         arguments += ["--perms", "1777" if name.endswith("tmp") else "0755", "--dir", name]
-    return arguments
+    return tuple(arguments)
 
 
 def arguments(container: Container, *, bubblewrap: str, info: int) -> list[str]:
@@ -121,6 +123,7 @@ class Process:
         self._loop = asyncio.get_running_loop()
         self._log = log
         self._bubblewrap = bubblewrap
+        self._environment = dict(container.environment)
         info, writer = os.pipe()
         if fresh:
             log.write_bytes(b"")
@@ -128,7 +131,7 @@ class Process:
             self._start = output.tell()
             self._popen = subprocess.Popen(
                 arguments(container, bubblewrap=bubblewrap, info=writer),
-                env=dict(container.environment),
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -174,6 +177,24 @@ class Process:
             if self._runs_command():
                 return
             await asyncio.sleep(0.005)
+
+    async def execute(self, command: Sequence[str]) -> bool:
+        """Run a command beside the container's own, and say whether it succeeded."""
+        enter = ["nsenter", f"--target={self._pid}", "--user", "--preserve-credentials", "--mount", "--pid"]
+        enter += ["--ipc", "--uts", "--"]
+        process = await asyncio.create_subprocess_exec(
+            *enter,
+            *command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            return await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
 
     def _runs_command(self) -> bool:
         """Whether the sandbox is set up, and bubblewrap has become the command."""

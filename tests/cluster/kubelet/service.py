@@ -10,6 +10,7 @@ from cluster.kubelet import node
 from cluster.kubelet.addresses import Addresses
 from cluster.kubelet.api import Api, ApiError, Changed, Deleted, Json, Relisted
 from cluster.kubelet.events import Recorder
+from cluster.kubelet.logs import LogServer
 from cluster.kubelet.machine import Machine, Settings
 from cluster.kubelet.pods import Pod
 from cluster.kubelet.sandbox import find_bubblewrap
@@ -51,9 +52,16 @@ class Kubelet:
         """
         for name in ("logs", "pods", "claims"):
             (self._settings.root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
-        await node.register(self._api, self._settings)
+        logs = LogServer(self._settings.root, self._api.authorities, self._is_running)
+        async with logs.serve() as port:
+            await node.register(self._api, self._settings, port)
+            await self._serve(stop, ready, port)
+        with contextlib.suppress(TimeoutError):  # the API server may have ended before us
+            await asyncio.wait_for(node.resign(self._api, self._settings), RESIGN_SECONDS)
+
+    async def _serve(self, stop: asyncio.Event, ready: Callable[[], None], port: int) -> None:
         services: list[Awaitable[None]] = [
-            node.beat(self._api, self._settings),
+            node.beat(self._api, self._settings, port),
             self._machine.sources.follow("Secret"),
             self._machine.sources.follow("ConfigMap"),
             self._follow_pods(),
@@ -69,8 +77,9 @@ class Kubelet:
             task.cancel()
         for task in done - {waiter}:
             task.result()  # a service never ends by itself: raise what ended it
-        with contextlib.suppress(TimeoutError):  # the API server may have ended before us
-            await asyncio.wait_for(node.resign(self._api, self._settings), RESIGN_SECONDS)
+
+    def _is_running(self, namespace: str, name: str, container: str) -> bool:
+        return any(pod.is_running(namespace, name, container) for pod, _ in self._pods.values())
 
     async def _follow_pods(self) -> None:
         """Keep one task for each pod that is bound to this node."""

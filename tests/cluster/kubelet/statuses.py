@@ -25,6 +25,7 @@ class Record:
     last_state: Json = field(default_factory=dict)
     restarts: int = 0
     ready: bool = False
+    started: bool = False
     container_id: str = ""
 
     @property
@@ -41,7 +42,7 @@ class Record:
             "imageID": self.image if self.container_id else "",
             "containerID": self.container_id,
             "ready": self.ready,
-            "started": "running" in self.state,
+            "started": self.started,
             "restartCount": self.restarts,
             "state": self.state,
             "lastState": self.last_state,
