@@ -6,6 +6,7 @@ host reaches, the API server at its service address, and nothing beyond. `remain
 machine, also after a run that was killed.
 """
 
+import functools
 import ipaddress
 import json
 import os
@@ -22,7 +23,7 @@ from cluster.controlplane import SERVICE_ADDRESS, ControlPlane
 from cluster.errors import ClusterError, CommandFailed, ComponentFailed, NotInTime, RequestFailed
 from cluster.images import Image
 from cluster.processes import Identity, Process
-from cluster.remains import Claim, run
+from cluster.remains import Claim, iptables, run
 from cluster.waiting import until
 
 NEEDS = {
@@ -37,6 +38,7 @@ NEEDS = {
 
 CONTAINERD, KUBELET, SCHEDULER = "containerd", "kubelet", "kube-scheduler"
 
+_SOCKET_NAME = 107  # bytes that the kernel takes
 _PODS = ipaddress.ip_network("10.244.0.0/16")
 _CAPABILITIES = {"SYS_ADMIN": 21, "NET_ADMIN": 12, "SYS_CHROOT": 18, "MKNOD": 27, "SYS_PTRACE": 19}
 
@@ -96,6 +98,7 @@ class Node:
     @property
     def claim(self) -> Claim:
         """Its number on this machine, and what is named after that."""
+        self._claim = self._claim or self._find_claim()
         if self._claim is None:
             raise NodeFailed("the node is not running: call start()")
         return self._claim
@@ -120,12 +123,12 @@ class Node:
         reason = self.available()
         if reason is not None:
             raise NodeFailed(f"{reason}; leave out what needs pods, or run it where there is a node")
+        if len(f"{self.root}/containerd.sock.ttrpc") > _SOCKET_NAME:
+            raise NodeFailed(f"{self.root} is too long for the sockets in it: choose another directory (TMPDIR)")
         packages.ensure(NEEDS)
         programs = binaries.ensure(KUBELET, SCHEDULER)
         remains.sweep_leftovers()
-        self._claim = next((claim for claim, _ in remains.claims() if claim.root == self.root), None)
-        if self._claim is None:
-            self._claim = self._make_network()
+        self._claim = self._find_claim() or self._make_network()
         try:
             containerd = self._start_containerd()
             remains.mark(self.claim, containerd.identity)
@@ -143,20 +146,23 @@ class Node:
         """Ends the node and all its pods, and leaves nothing on the machine but its directory."""
         for name in (SCHEDULER, KUBELET, CONTAINERD):
             self._processes.stop(name)
-        if self._claim is None:
-            self._claim = next((claim for claim, _ in remains.claims() if claim.root == self.root), None)
-        if self._claim is not None:
-            remains.sweep(self._claim)
+        claim = self._claim or self._find_claim()
+        if claim is not None:
+            remains.sweep(claim)
             self._claim = None
             self._forget()
 
     def load(self, image: Image) -> None:
         """Gives an image to the node, under the name that pods will use."""
-        self.ctr("images", "import", "--snapshotter", self._snapshotter(), str(image.archive))
+        self.ctr("images", "import", "--snapshotter", self._snapshotter, str(image.archive))
 
     def ctr(self, *arguments: str) -> str:
         """Runs containerd's own command on what the kubelet sees."""
         return run("ctr", "--address", str(self.claim.socket), "--namespace", "k8s.io", *arguments)
+
+    def _find_claim(self) -> Claim | None:
+        """The claim of this directory, made here or by an earlier process."""
+        return next((claim for claim, _ in remains.claims() if claim.root == self.root), None)
 
     def _make_network(self) -> Claim:
         """Claims the first number whose network is free: making the bridge is what claims it."""
@@ -197,11 +203,9 @@ class Node:
             "443",
             *comment,
         ]
-        run(
-            "iptables", "-t", "nat", "-A", "PREROUTING", *to_service, "-j", "DNAT", "--to-destination", server
-        )
+        run("iptables", "-t", "nat", "-A", "PREROUTING", *to_service, "-j", "DNAT", "--to-destination", server)
         # Where Docker has been, what passes a bridge passes this chain, and is dropped.
-        run("iptables", "-I", "FORWARD", "-i", claim.name, "-o", claim.name, *comment, "-j", "ACCEPT")
+        iptables("filter", "-I", "FORWARD", "-i", claim.name, "-o", claim.name, *comment, "-j", "ACCEPT")
 
     def _start_containerd(self) -> Process:
         root, claim = self.root, self.claim
@@ -236,7 +240,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
   # Lowering a score needs a capability that containers often lack; runc fails without this.
   restrict_oom_score_adj = true
   [{cri}.containerd]
-    snapshotter = "{self._snapshotter()}"
+    snapshotter = "{self._snapshotter}"
   [{cri}.cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "{root}/cni"
@@ -345,6 +349,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
         except (OSError, RequestFailed):
             return  # the control plane has ended first, and its objects with it
 
+    @functools.cached_property
     def _snapshotter(self) -> str:
         """Layers are stacked by overlayfs, or copied where the disk cannot carry one (it is one itself)."""
         for name in ("lower", "upper", "work", "merged"):
@@ -372,9 +377,7 @@ def _lacks_packages() -> str | None:
 def _lacks_capabilities() -> str | None:
     mask = int(Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0], 16)
     withheld = [name for name, bit in _CAPABILITIES.items() if not mask >> bit & 1]
-    return (
-        f"a real node needs capabilities that are withheld here: {', '.join(withheld)}" if withheld else None
-    )
+    return f"a real node needs capabilities that are withheld here: {', '.join(withheld)}" if withheld else None
 
 
 def _lacks_control_groups() -> str | None:

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster import packages
 from cluster.errors import CommandFailed, NotInTime
 from cluster.processes import Identity
 from cluster.waiting import until
 
 _NAME = re.compile(r"outhaul-(\d+)")
+_ALIAS = re.compile(r"(?P<pid>\d+) (?P<started>\d+) (?P<root>/.*)")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,11 @@ def run(*command: str) -> str:
     return ended.stdout
 
 
+def iptables(table: str, *arguments: str) -> str:
+    """Runs iptables on one table, after whoever holds its lock."""
+    return run("iptables", "--wait", "10", "--table", table, *arguments)
+
+
 def mark(claim: Claim, owner: Identity) -> None:
     """Writes on the bridge who owns it: as long as that process lives, nobody else clears it away."""
     run("ip", "link", "set", claim.name, "alias", f"{owner.pid} {owner.started} {claim.root}")
@@ -63,15 +70,18 @@ def mark(claim: Claim, owner: Identity) -> None:
 def claims() -> Iterator[tuple[Claim, bool]]:
     """Every node's claim on this machine, and whether its owner lives."""
     for link in links():
-        name, alias = _NAME.fullmatch(link["ifname"]), link.get("ifalias", "").split(" ", 2)
-        if name is None or len(alias) != len(("pid", "started", "root")):
+        name, alias = _NAME.fullmatch(link["ifname"]), _ALIAS.fullmatch(link.get("ifalias", ""))
+        if name is None or alias is None:
             continue
-        owner = Identity.of(int(alias[0]))
-        yield Claim(int(name[1]), Path(alias[2])), owner is not None and owner.started == int(alias[1])
+        owner = Identity.of(int(alias["pid"]))
+        alive = owner is not None and owner.started == int(alias["started"])
+        yield Claim(int(name[1]), Path(alias["root"])), alive
 
 
 def links() -> list[dict[str, Any]]:
     """The machine's network interfaces."""
+    if packages.which("ip") is None:
+        return []  # no node was ever here
     found: list[dict[str, Any]] = json.loads(run("ip", "-json", "link", "show"))
     return found
 
@@ -100,10 +110,13 @@ def sweep(claim: Claim) -> None:
     until(gone, what=f"the processes of {claim.name} to end", timeout=20)
     for group in control_groups(claim):
         _remove_control_group(group)
+    # Another run may be clearing the same away at this moment: what counts is that it is gone.
     for table, rule in rules(claim):
-        run("iptables", "--table", table, "--delete", *rule)
+        with contextlib.suppress(CommandFailed):
+            iptables(table, "--delete", *rule)
     if any(link["ifname"] == claim.name for link in links()):
-        run("ip", "link", "delete", claim.name)
+        with contextlib.suppress(CommandFailed):
+            run("ip", "link", "delete", claim.name)
 
 
 def processes(claim: Claim) -> set[int]:
@@ -147,7 +160,7 @@ def rules(claim: Claim) -> list[tuple[str, list[str]]]:
     """A node's firewall rules, by table, as `iptables --delete` wants them."""
     found = []
     for table in ("nat", "filter"):
-        for line in run("iptables", "--table", table, "--list-rules").splitlines():
+        for line in iptables(table, "--list-rules").splitlines():
             words = line.split()
             if words[0] == "-A" and ("--comment", claim.name) in itertools.pairwise(words):
                 found.append((table, words[1:]))
