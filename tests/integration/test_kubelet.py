@@ -168,7 +168,8 @@ def _processes(marker: str) -> list[int]:
 
 async def test_command_that_succeeds(pods: Pods) -> None:
     """A command's output goes to the log and its success into the status."""
-    name = await pods.create("echo hello; echo to stderr >&2")
+    name = await pods.create("echo hello; echo to stderr >&2; sleep 0.5")
+    await pods.until(name, lambda pod: pod["status"]["phase"] == "Running")
     ended = await pods.ended(name)
     assert (ended["phase"], ended["exitCode"], ended["reason"]) == ("Succeeded", 0, "Completed")
     assert ended["startedAt"] <= ended["finishedAt"]

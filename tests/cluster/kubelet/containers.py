@@ -272,6 +272,8 @@ class Runner:
         )
         await self.process.started()
         self.record.state = {"running": {"startedAt": now()}}
+        if self.process.has_exited:  # perhaps it never ran: its end is all there is to say
+            return
         probed = any(probe in self.spec for probe in PROBES)
         self.record.started = self.record.ready = not probed
         if probed:

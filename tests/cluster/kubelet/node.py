@@ -70,10 +70,8 @@ async def _report(api: Api, settings: Settings, port: int, *, ready: bool) -> No
     status: Json = {
         "capacity": resources,
         "allocatable": resources,
-        "addresses": [
-            {"type": "InternalIP", "address": HOST_IP},
-            {"type": "Hostname", "address": settings.node_name},
-        ],
+        # No host name: API servers prefer it to the address, and nothing resolves it.
+        "addresses": [{"type": "InternalIP", "address": HOST_IP}],
         "conditions": [
             {
                 "type": "Ready",

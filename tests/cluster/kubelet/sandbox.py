@@ -203,6 +203,11 @@ class Process:
         except OSError:  # exited, or another user's by now
             return True
 
+    @property
+    def has_exited(self) -> bool:
+        """Whether it has ended already."""
+        return self._exit.done()
+
     async def wait(self) -> int:
         """The exit code; 128 and the number where a signal ended the command."""
         return await asyncio.shield(self._exit)
