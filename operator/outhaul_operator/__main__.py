@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import signal
 import sys
 
 from outhaul_operator import settings as settings_module
@@ -25,19 +24,16 @@ def main() -> None:
 
 
 async def _run(settings: settings_module.Settings) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     cluster = await Cluster.connect(settings.kubeconfig)
     try:
-        await Operator(cluster, settings).run(stop)
+        # kopf takes SIGTERM and SIGINT over, and returns once it has been told to stop.
+        await Operator(cluster, settings).run()
     except (ApiError, TrustError) as error:
         logging.getLogger(__name__).error("cannot start: %s", error)
         return 1
     finally:
         await cluster.close()
-    return 0 if stop.is_set() else 1
+    return 0
 
 
 if __name__ == "__main__":

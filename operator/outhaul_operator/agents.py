@@ -92,9 +92,7 @@ class Output:
 
 
 @asynccontextmanager
-async def connect(
-    ip: str, *, run_uid: str, identity: Leaf, roots: bytes, port: int = PORT
-) -> AsyncIterator["Agent"]:
+async def connect(ip: str, *, run_uid: str, identity: Leaf, roots: bytes, port: int = PORT) -> AsyncIterator["Agent"]:
     """Opens a channel to the agent of one run, and closes it in the end. The first call connects.
 
     Args:
@@ -160,9 +158,7 @@ class Agent:
         finally:
             call.cancel()
 
-    async def _next_state(
-        self, call: grpc.aio.UnaryStreamCall[pb.WatchRequest, pb.WatchResponse]
-    ) -> RunState:
+    async def _next_state(self, call: grpc.aio.UnaryStreamCall[pb.WatchRequest, pb.WatchResponse]) -> RunState:
         try:
             reply = await asyncio.wait_for(call.read(), IDLE_TIMEOUT)
         except grpc.aio.AioRpcError as error:

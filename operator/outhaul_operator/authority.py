@@ -26,9 +26,7 @@ async def load_or_create(cluster: Cluster, namespace: str) -> trust.Authority:
             secret = await cluster.create(Kind.SECRET, _secret(namespace, trust.create_authority(now)))
         except AlreadyExistsError:
             secret = await cluster.get(Kind.SECRET, namespace, SECRET_NAME)
-    return trust.load_authority(
-        {key: base64.b64decode(value) for key, value in secret.get("data", {}).items()}, now
-    )
+    return trust.load_authority({key: base64.b64decode(value) for key, value in secret.get("data", {}).items()}, now)
 
 
 def _secret(namespace: str, authority: trust.Authority) -> Object:

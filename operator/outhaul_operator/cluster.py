@@ -6,6 +6,7 @@ authentication, connection pool); its typed models are not used, since half of o
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Self
 from urllib.parse import quote, urlencode
@@ -36,6 +37,18 @@ class Kind(Enum):
     POD = ("api/v1", "pods")
     SECRET = ("api/v1", "secrets")
     EVENT = ("api/v1", "events")
+
+
+@dataclass(frozen=True)
+class Access:
+    """How the API server is reached, for the watches, which are kopf's."""
+
+    server: str
+    ca_path: str | None
+    authorization: str | None = field(repr=False)
+    """The header's value: scheme and token."""
+    certificate_path: str | None
+    key_path: str | None
 
 
 class ApiError(Exception):
@@ -109,6 +122,18 @@ class Cluster:
         api.user_agent = MANAGER
         return cls(api)
 
+    async def access(self) -> Access:
+        """Returns how the API server is reached, with the token of the moment."""
+        configuration = self._api.configuration
+        token = (await configuration.auth_settings()).get("BearerToken")
+        return Access(
+            server=configuration.host,
+            ca_path=configuration.ssl_ca_cert,
+            authorization=token["value"] if token is not None else None,
+            certificate_path=configuration.cert_file,
+            key_path=configuration.key_file,
+        )
+
     async def close(self) -> None:
         """Closes the connections."""
         await self._api.close()  # type: ignore[no-untyped-call]
@@ -120,9 +145,7 @@ class Cluster:
     async def list(self, kind: Kind, namespace: str | None, labels: Mapping[str, str]) -> Objects:
         """Returns the objects that carry all the labels, of one namespace or, with None, of all."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
-        answer = await self._json(
-            "GET", kind, namespace, query={"labelSelector": selector} if selector else None
-        )
+        answer = await self._json("GET", kind, namespace, query={"labelSelector": selector} if selector else None)
         # Items of a list do not say what they are.
         what = {"apiVersion": answer["apiVersion"], "kind": answer["kind"].removesuffix("List")}
         return [what | item for item in answer["items"]]
@@ -141,9 +164,7 @@ class Cluster:
         Raises:
             AlreadyExistsError: There is one of that name; the caller decides whether it is the same.
         """
-        return await self._json(
-            "POST", kind, body["metadata"]["namespace"], body=body, query={"fieldManager": MANAGER}
-        )
+        return await self._json("POST", kind, body["metadata"]["namespace"], body=body, query={"fieldManager": MANAGER})
 
     async def json_patch(self, kind: Kind, namespace: str, name: str, operations: Objects) -> Object:
         """Applies a JSON patch. A patch that only tests writes nothing and answers with the object.
@@ -152,9 +173,7 @@ class Cluster:
             RefusedError: A `test` failed, or the result is invalid.
         """
         query = {"fieldManager": MANAGER}
-        return await self._json(
-            "PATCH", kind, namespace, name, body=operations, query=query, content_type=JSON_PATCH
-        )
+        return await self._json("PATCH", kind, namespace, name, body=operations, query=query, content_type=JSON_PATCH)
 
     async def apply_status(self, kind: Kind, obj: Object, status: Object) -> Object:
         """Makes an object's status exactly `status`, as its one manager (server-side apply).
@@ -183,9 +202,7 @@ class Cluster:
     async def merge(self, kind: Kind, namespace: str, name: str, body: Object) -> Object:
         """Applies a JSON merge patch."""
         query = {"fieldManager": MANAGER}
-        return await self._json(
-            "PATCH", kind, namespace, name, body=body, query=query, content_type=MERGE_PATCH
-        )
+        return await self._json("PATCH", kind, namespace, name, body=body, query=query, content_type=MERGE_PATCH)
 
     async def delete(
         self,

@@ -11,9 +11,7 @@ from outhaul_operator.verdicts import StalledError, WaitingError
 DEFAULT = "default"
 
 
-async def resolve(
-    cluster: Cluster, operator_namespace: str, namespace: str, name: str | None
-) -> AgentConfigSpec:
+async def resolve(cluster: Cluster, operator_namespace: str, namespace: str, name: str | None) -> AgentConfigSpec:
     """Returns the configuration of a run: each field from the nearest AgentConfig that has it.
 
     Args:
@@ -43,9 +41,7 @@ async def resolve(
         try:
             layers.append(AgentConfig.model_validate(obj).spec)
         except ValidationError as error:
-            raise StalledError(
-                Reason.INVALID_SPEC, f"AgentConfig {'/'.join(place)}: {explain(error)}"
-            ) from None
+            raise StalledError(Reason.INVALID_SPEC, f"AgentConfig {'/'.join(place)}: {explain(error)}") from None
     return merged(layers)
 
 

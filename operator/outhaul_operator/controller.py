@@ -35,25 +35,23 @@ class Operator:
         self._settings = settings
         self._view = View(_controller)
 
-    async def run(self, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
+    async def run(self) -> None:
         """Works until it is told to stop, or until a watch fails for good: then Kubernetes starts it again."""
         signer = await authority.load_or_create(self._cluster, self._settings.namespace)
         installations = Installations(self._cluster, self._view, self._settings)
         runs = Runs(self._cluster, self._view, self._settings, signer)
         self._installations: Queue[Key] = Queue(installations.reconcile, _report)
         self._runs: Queue[Key] = Queue(runs.carry_out, _report, concurrency=_MOST_RUNS)
-        registry = handlers.register(self._view, self._changed, self._settings)
+        registry = handlers.register(self._view, self._changed, self._cluster)
         port = self._settings.liveness_port
         resync = asyncio.create_task(self._resync())
         try:
             await kopf.operator(
                 registry=registry,
-                settings=handlers.kopf_settings(self._settings),
+                settings=handlers.kopf_settings(),
                 clusterwide=not self._settings.watch_namespaces,
                 namespaces=self._settings.watch_namespaces,
                 liveness_endpoint=f"http://0.0.0.0:{port}/healthz" if port else None,
-                stop_flag=stop,
-                ready_flag=ready,
             )
         finally:
             resync.cancel()

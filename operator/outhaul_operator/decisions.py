@@ -17,9 +17,7 @@ _NOT_IN_DIGEST = {"deletion_policy", "uninstalled"}
 
 def spec_digest(installation: Installation) -> str:
     """Returns the digest of what a run is made from. Fields at their default do not count, so a new one starts no run."""
-    spec = installation.spec.model_dump(
-        mode="json", by_alias=True, exclude_defaults=True, exclude=_NOT_IN_DIGEST
-    )
+    spec = installation.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_NOT_IN_DIGEST)
     return names.digest(spec)
 
 
@@ -82,9 +80,7 @@ def decide(installation: Installation, newest: RunReference | None) -> Decision:
         return Settled(newest)
     if to_uninstall:
         return Due(Action.UNINSTALL)
-    return Due(
-        Action.INSTALL if uninstalled or installation.status.last_succeeded is None else Action.UPGRADE
-    )
+    return Due(Action.INSTALL if uninstalled or installation.status.last_succeeded is None else Action.UPGRADE)
 
 
 def reference_of(action: AgentAction) -> RunReference:
@@ -98,9 +94,7 @@ def reference_of(action: AgentAction) -> RunReference:
         number=reference.number if reference is not None else 0,
         digest=annotations.get(DIGEST_ANNOTATION, ""),
         retry=annotations.get(RETRY_ANNOTATION),
-        phase=action.status.phase
-        if action.status.phase is not None and action.status.phase.is_final
-        else None,
+        phase=action.status.phase if action.status.phase is not None and action.status.phase.is_final else None,
         finished_at=action.status.finished_at,
     )
 
@@ -125,6 +119,5 @@ def newest_run(
 
 def belongs(action: AgentAction, installation: Installation) -> bool:
     return any(
-        owner.controller and owner.uid == installation.metadata.uid
-        for owner in action.metadata.owner_references
+        owner.controller and owner.uid == installation.metadata.uid for owner in action.metadata.owner_references
     )

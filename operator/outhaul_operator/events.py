@@ -12,9 +12,7 @@ EventType = Literal["Normal", "Warning"]
 _MAX_MESSAGE = 1024
 
 
-async def emit(
-    cluster: Cluster, obj: Object, type_: EventType, reason: Reason, message: str, fact: str = ""
-) -> None:
+async def emit(cluster: Cluster, obj: Object, type_: EventType, reason: Reason, message: str, fact: str = "") -> None:
     """Says something about an object, unless it was said.
 
     Args:
@@ -26,9 +24,7 @@ async def emit(
         fact: Tells this fact from others with the same reason and message, as a run's name does.
     """
     metadata = obj["metadata"]
-    digest = hashlib.sha256("\0".join([metadata["uid"], type_, reason, message, fact]).encode()).hexdigest()[
-        :16
-    ]
+    digest = hashlib.sha256("\0".join([metadata["uid"], type_, reason, message, fact]).encode()).hexdigest()[:16]
     time = now()
     body = {
         "apiVersion": "v1",

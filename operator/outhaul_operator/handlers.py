@@ -9,8 +9,7 @@ from typing import Any
 import kopf
 from outhaul_api.vocabulary import GROUP, MANAGED_BY_LABEL, MANAGER, VERSION
 
-from outhaul_operator.cluster import Kind, Object
-from outhaul_operator.settings import Settings
+from outhaul_operator.cluster import Cluster, Kind, Object
 from outhaul_operator.view import View
 
 _WATCHED = {
@@ -23,26 +22,29 @@ LABELS = {Kind.POD: {MANAGED_BY_LABEL: MANAGER}}
 """Of the pods only ours are watched."""
 
 
-def register(
-    view: View, changed: Callable[[Kind, Object], None], settings: Settings
-) -> kopf.OperatorRegistry:
+def register(view: View, changed: Callable[[Kind, Object], None], cluster: Cluster) -> kopf.OperatorRegistry:
     """Returns a registry whose handlers keep the view current and report each change.
 
     Args:
         view: Takes in the states.
         changed: Told of each object that changed or is gone, after the view.
-        settings: The operator's settings.
+        cluster: The API server.
     """
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
-    async def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-        # Neither imports a Kubernetes client.
-        if settings.kubeconfig is None:
-            account = kopf.login_with_service_account(**kwargs)
-            if account is not None:
-                return account
-        return kopf.login_with_kubeconfig(**kwargs)
+    async def login(**_kwargs: Any) -> kopf.ConnectionInfo:
+        # One way to find the API server: the cluster's. kopf comes back here when a token is not taken any more.
+        access = await cluster.access()
+        scheme, _, token = (access.authorization or "").partition(" ")
+        return kopf.ConnectionInfo(
+            server=access.server,
+            ca_path=access.ca_path,
+            scheme=scheme or None,
+            token=token or None,
+            certificate_path=access.certificate_path,
+            private_key_path=access.key_path,
+        )
 
     for kind, resource in _WATCHED.items():
         kopf.on.event(*resource, labels=LABELS.get(kind), registry=registry)(_handler(kind, view, changed))
@@ -62,7 +64,7 @@ def _handler(kind: Kind, view: View, changed: Callable[[Kind, Object], None]) ->
     return on_event
 
 
-def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
+def kopf_settings() -> kopf.OperatorSettings:
     """Returns kopf's settings: no peering, no posting of logs, bounded watches."""
     result = kopf.OperatorSettings()
     result.peering.standalone = True

@@ -274,11 +274,7 @@ class _Pass:
         """
         action = self._action
         shown = outcomes.find(self._installation.status.conditions, InstallationCondition.OUTPUTS_READY)
-        if (
-            action is None
-            or run.phase is not ActionPhase.SUCCEEDED
-            or (shown is not None and shown.status == "True")
-        ):
+        if action is None or run.phase is not ActionPhase.SUCCEEDED or (shown is not None and shown.status == "True"):
             return
         refused = any(
             one.type == ActionCondition.OUTPUTS_COLLECTED and one.reason == Reason.SECRET_CONFLICT
@@ -336,9 +332,7 @@ class _Pass:
         if is_new and (outcome.stalled or outcome.ready):
             kind: events.EventType = "Warning" if outcome.stalled else "Normal"
             run = self._run.name if self._run is not None else ""
-            await events.emit(
-                self._cluster, self._obj, kind, outcome.reason, outcome.message, f"{generation} {run}"
-            )
+            await events.emit(self._cluster, self._obj, kind, outcome.reason, outcome.message, f"{generation} {run}")
 
     async def _remember_success(self, status: InstallationStatus, outcome: Outcome) -> None:
         run, action = self._run, self._action
@@ -347,11 +341,7 @@ class _Pass:
             return
         if run is None or run.phase is not ActionPhase.SUCCEEDED or outcome.reason is Reason.SECRET_CONFLICT:
             return
-        if (
-            status.last_succeeded is not None
-            and status.last_succeeded.name == run.name
-            and status.binding is not None
-        ):
+        if status.last_succeeded is not None and status.last_succeeded.name == run.name and status.binding is not None:
             return
         status.last_succeeded = run
         status.binding = Binding(name=self._latest_name())

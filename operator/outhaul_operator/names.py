@@ -20,9 +20,7 @@ def _shortened(name: str, limit: int) -> str:
     return f"{name[: limit - 11].rstrip('-.')}-{_hash(name)}"
 
 
-def run_name(
-    installation: str, *, uid: str, generation: int, digest: str, action: str, retry: str | None
-) -> str:
+def run_name(installation: str, *, uid: str, generation: int, digest: str, action: str, retry: str | None) -> str:
     """Returns the name of a run. Equal causes give equal names: to dispatch is to create, and *exists* means adopt."""
     # The longest name that is added to: `<run>-outputs-99`.
     suffix = _hash(uid, str(generation), digest, action, retry or "")

@@ -72,9 +72,7 @@ def settled(run: RunReference, action: AgentAction | None, installation: Install
     return Outcome(InstallationPhase.FAILED, reason, message, stalled=True)
 
 
-def conditions(
-    old: list[Condition], outcome: Outcome, run: RunReference | None, generation: int
-) -> list[Condition]:
+def conditions(old: list[Condition], outcome: Outcome, run: RunReference | None, generation: int) -> list[Condition]:
     """Returns the conditions. Reconciling and Stalled are there only while they are true, as kstatus advises.
 
     Args:
@@ -93,14 +91,10 @@ def conditions(
         outputs = condition(old, InstallationCondition.OUTPUTS_READY, False, reason, message, generation)
     elif run is not None and run.phase is ActionPhase.SUCCEEDED and run.action is not Action.UNINSTALL:
         shown = f"the outputs of run {run.name} can be read"
-        outputs = condition(
-            old, InstallationCondition.OUTPUTS_READY, True, Reason.PUBLISHED, shown, generation
-        )
+        outputs = condition(old, InstallationCondition.OUTPUTS_READY, True, Reason.PUBLISHED, shown, generation)
     elif is_uninstall_success(run) or (kept := find(old, InstallationCondition.OUTPUTS_READY)) is None:
         nothing = "no run has published outputs"
-        outputs = condition(
-            old, InstallationCondition.OUTPUTS_READY, False, Reason.NO_OUTPUTS, nothing, generation
-        )
+        outputs = condition(old, InstallationCondition.OUTPUTS_READY, False, Reason.NO_OUTPUTS, nothing, generation)
     else:
         outputs = kept
     return [*result, outputs]

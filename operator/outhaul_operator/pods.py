@@ -248,16 +248,16 @@ def situation(obj: Object) -> Situation:
     name = obj["metadata"]["name"]
     conditions = {one["type"]: one for one in status.get("conditions", [])}
     scheduled = conditions.get("PodScheduled", {}).get("status") == "True"
-    container: dict[str, Any] = next((one for one in status.get("containerStatuses", []) if one["name"] == CONTAINER), {})
+    container: dict[str, Any] = next(
+        (one for one in status.get("containerStatuses", []) if one["name"] == CONTAINER), {}
+    )
     state: dict[str, Any] = container.get("state", {})
     if "terminated" in state:
         return _ended(name, status, state["terminated"])
     if status.get("phase") in {"Failed", "Succeeded"}:
         return _ended(name, status, {})
     if "running" in state and status.get("podIP"):
-        return Situation(
-            Stage.RUNNING, Reason.STARTED, f"pod {name} is running", ip=status["podIP"], scheduled=True
-        )
+        return Situation(Stage.RUNNING, Reason.STARTED, f"pod {name} is running", ip=status["podIP"], scheduled=True)
     waiting: dict[str, Any] = state.get("waiting", {})
     why = waiting.get("reason", "")
     words = f"{why}: {waiting.get('message', '')}".strip(": ")

@@ -44,9 +44,7 @@ class NotOursError(Exception):
     """An object of the name exists and is not ours."""
 
 
-async def guarded_read(
-    cluster: Cluster, namespace: str, name: str, type_: SecretType, owner_uid: str
-) -> Object:
+async def guarded_read(cluster: Cluster, namespace: str, name: str, type_: SecretType, owner_uid: str) -> Object:
     """Reads a Secret that is ours: a JSON patch that only tests, so a foreign one is never answered with.
 
     Raises:
@@ -109,9 +107,7 @@ async def publish_run(
             refuses them.
     """
     run = action.metadata.name
-    encoded = encoding.encode(
-        outputs, [names.output_secret_name(run, shard) for shard in range(_MOST_SECRETS)]
-    )
+    encoded = encoding.encode(outputs, [names.output_secret_name(run, shard) for shard in range(_MOST_SECRETS)])
     for name, data in encoded.secrets:
         await _write_run_secret(cluster, action, name, data)
     reference = action.spec.installation
@@ -138,9 +134,7 @@ async def publish_run(
         existing = await cluster.get(Kind.INSTALLATION_OUTPUT, action.metadata.namespace, run)
         _demand_owner(existing, action)
     except RefusedError as error:
-        raise RunFailedError(
-            Reason.BAD_OUTPUT, f"the record of the outputs was refused: {error.message}"
-        ) from error
+        raise RunFailedError(Reason.BAD_OUTPUT, f"the record of the outputs was refused: {error.message}") from error
     return Publication(record=run, secrets=encoded.secrets, too_large=encoded.too_large)
 
 
@@ -154,9 +148,7 @@ def _demand_owner(existing: Object, action: AgentAction) -> None:
         )
 
 
-async def _write_run_secret(
-    cluster: Cluster, action: AgentAction, name: str, data: Mapping[str, bytes]
-) -> None:
+async def _write_run_secret(cluster: Cluster, action: AgentAction, name: str, data: Mapping[str, bytes]) -> None:
     body = {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -183,9 +175,7 @@ async def _write_run_secret(
                 f"Secret {name} of this run exists with other outputs than the agent now serves",
             ) from None
     except RefusedError as error:
-        raise RunFailedError(
-            Reason.BAD_OUTPUT, f"the Secret of the outputs was refused: {error.message}"
-        ) from error
+        raise RunFailedError(Reason.BAD_OUTPUT, f"the Secret of the outputs was refused: {error.message}") from error
 
 
 async def read_run(cluster: Cluster, action: AgentAction) -> list[dict[str, bytes]]:
@@ -234,9 +224,7 @@ async def publish_latest(
     before = 0
     for index in reversed(range(len(shards))):
         name = base_name + (f"-{index}" if index else "")
-        parts = await _write_latest(
-            cluster, action, name, shards[index], len(shards), expect=expect and index == 0
-        )
+        parts = await _write_latest(cluster, action, name, shards[index], len(shards), expect=expect and index == 0)
         before = max(before, parts)
     for index in range(len(shards), before):
         await cluster.delete(Kind.SECRET, action.metadata.namespace, f"{base_name}-{index}")

@@ -52,7 +52,8 @@ _LOOK_AGAIN_S = 60.0
 """How long a wait for an event lasts before the server is asked: a watch may have missed it."""
 _PROGRESS_S = 10.0
 """The least time between two writes of a run's progress."""
-_REDIAL_S = 2.0
+_REDIAL_S = (0.1, 2.0)
+"""The first and the longest pause before an agent that did not answer is dialled again."""
 DEFAULT_TTL_S = 600
 
 _logger = logging.getLogger(__name__)
@@ -154,6 +155,7 @@ class _Run:
         self._obj = obj
         self._status = statuses.read(obj)
         self._warnings: set[str] = set()
+        self._redial_s, self._longest_redial_s = _REDIAL_S
 
     async def carry_out(self) -> None:
         try:
@@ -216,9 +218,7 @@ class _Run:
                     f"pod {name} exists and is not of this run; delete it, then ask for another run",
                 ) from None
         except RefusedError as error:
-            raise WaitingError(
-                Reason.POD_REFUSED, f"the API server refuses the run's pod: {error.message}"
-            ) from error
+            raise WaitingError(Reason.POD_REFUSED, f"the API server refuses the run's pod: {error.message}") from error
         self._view.put(Kind.POD, created)
         return key
 
@@ -266,14 +266,10 @@ class _Run:
             self._view.put(Kind.POD, pod)
             return pod
         try:
-            self._obj = await self._cluster.get(
-                Kind.AGENT_ACTION, action.metadata.namespace, action.metadata.name
-            )
+            self._obj = await self._cluster.get(Kind.AGENT_ACTION, action.metadata.namespace, action.metadata.name)
         except NotFoundError:
             return None
-        if self._obj["metadata"]["uid"] != action.metadata.uid or self._obj["metadata"].get(
-            "deletionTimestamp"
-        ):
+        if self._obj["metadata"]["uid"] != action.metadata.uid or self._obj["metadata"].get("deletionTimestamp"):
             return None
         if await self._was_published(action):
             await self._publish_again(action)
@@ -283,9 +279,7 @@ class _Run:
     async def _wait_for_start(self, pod: Object, situation: Situation, changed: asyncio.Event) -> None:
         """Waits until the pod changes; says meanwhile on the AgentAction what it waits for."""
         if situation.trouble:
-            await self._note(
-                statuses.pending(self._status, situation.reason, situation.message, pod=situation)
-            )
+            await self._note(statuses.pending(self._status, situation.reason, situation.message, pod=situation))
         elif await _is_set(changed, _PATIENCE_S):
             return
         else:
@@ -300,9 +294,7 @@ class _Run:
         next_warning = asyncio.create_task(self._next_warning(stream))
         change = asyncio.create_task(changed.wait())
         try:
-            await asyncio.wait(
-                {next_warning, change}, timeout=_LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait({next_warning, change}, timeout=_LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
             change.cancel()
             next_warning.cancel()
@@ -337,9 +329,7 @@ class _Run:
         leaf = self._identity.leaf(datetime.now(UTC))
         uid = action.metadata.uid
         try:
-            async with agents.connect(
-                situation.ip, run_uid=uid, identity=leaf, roots=self._identity.roots
-            ) as agent:
+            async with agents.connect(situation.ip, run_uid=uid, identity=leaf, roots=self._identity.roots) as agent:
                 provenance.agent_version = (await agent.info()).agent_version
                 state = await self._follow(agent)
                 infos = await agent.outputs()
@@ -349,8 +339,9 @@ class _Run:
                     # Everything is stored: an agent that does not hear of it lingers, no more.
                     await agent.acknowledge(agents.outputs_digest(infos))
         except agents.AgentUnreachable as error:
-            _logger.info("%s: %s", action.metadata.name, error)
-            await _is_set(changed, _REDIAL_S)
+            _logger.debug("%s: %s", action.metadata.name, error)
+            await _is_set(changed, self._redial_s)
+            self._redial_s = min(2 * self._redial_s, self._longest_redial_s)
             return False
         except agents.ProtocolMismatch as error:
             raise RunFailedError(Reason.PROTOCOL_MISMATCH, str(error)) from error
@@ -479,9 +470,7 @@ class _Run:
 
     async def _was_published(self, action: AgentAction) -> bool:
         try:
-            record = await self._cluster.get(
-                Kind.INSTALLATION_OUTPUT, action.metadata.namespace, action.metadata.name
-            )
+            record = await self._cluster.get(Kind.INSTALLATION_OUTPUT, action.metadata.namespace, action.metadata.name)
         except NotFoundError:
             return False
         owners = record["metadata"].get("ownerReferences", [])

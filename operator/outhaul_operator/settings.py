@@ -47,9 +47,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         default=[name for name in os.environ.get("OUTHAUL_NAMESPACES", "").split(",") if name],
         help="a namespace to work in, may be repeated (OUTHAUL_NAMESPACES, with commas; default: all)",
     )
-    parser.add_argument(
-        "--kubeconfig", default=os.environ.get("KUBECONFIG"), help="a kubeconfig file (KUBECONFIG)"
-    )
+    parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG"), help="a kubeconfig file (KUBECONFIG)")
     parser.add_argument(
         "--liveness-port",
         type=int,

@@ -25,12 +25,9 @@ def _with(
 ) -> AgentActionStatus:
     result = status.model_copy(update=changes)
     new = {
-        type_: condition(status.conditions, type_, is_true, reason, text)
-        for type_, is_true, reason, text in conditions
+        type_: condition(status.conditions, type_, is_true, reason, text) for type_, is_true, reason, text in conditions
     }
-    result.conditions = [new.pop(ActionCondition(one.type), one) for one in status.conditions] + list(
-        new.values()
-    )
+    result.conditions = [new.pop(ActionCondition(one.type), one) for one in status.conditions] + list(new.values())
     return result
 
 
@@ -93,9 +90,7 @@ def ended(
     return failed(status, reason, state.message, output=output)
 
 
-def succeeded(
-    status: AgentActionStatus, output: str | None, conflict: StalledError | None
-) -> AgentActionStatus:
+def succeeded(status: AgentActionStatus, output: str | None, conflict: StalledError | None) -> AgentActionStatus:
     """Every command succeeded, and what there is of outputs can be read."""
     result = _with(
         status,
@@ -115,9 +110,7 @@ def succeeded(
     return _with(result, collected)
 
 
-def failed(
-    status: AgentActionStatus, reason: Reason, message: str, *, output: str | None = None
-) -> AgentActionStatus:
+def failed(status: AgentActionStatus, reason: Reason, message: str, *, output: str | None = None) -> AgentActionStatus:
     """The run has failed."""
     commands_ok = bool(status.steps) and all(one.phase is StepPhase.SUCCEEDED for one in status.steps)
     conditions = [(ActionCondition.FAILED, True, reason, message)]

@@ -208,9 +208,7 @@ def _check_can_sign(certificate: x509.Certificate, now: dt.datetime) -> None:
         raise TrustError(f"{CERTIFICATE_FILE} of the authority is not the certificate of an authority")
     if not certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc:
         start, end = certificate.not_valid_before_utc.isoformat(), certificate.not_valid_after_utc.isoformat()
-        raise TrustError(
-            f"{CERTIFICATE_FILE} of the authority is valid from {start} to {end}, which is not now"
-        )
+        raise TrustError(f"{CERTIFICATE_FILE} of the authority is valid from {start} to {end}, which is not now")
 
 
 def _load_certificates(pem: bytes, file: str) -> list[x509.Certificate]:

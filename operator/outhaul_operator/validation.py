@@ -19,8 +19,7 @@ _REMEDY = "the spec of a run is final, so create a corrected AgentAction under a
 def explain(error: ValidationError) -> str:
     """Returns what is wrong with an object, by field; never the refused value, which may be a secret in the wrong place."""
     return "; ".join(
-        f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}"
-        for one in error.errors(include_input=False)[:5]
+        f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors(include_input=False)[:5]
     )
 
 
@@ -76,8 +75,6 @@ def _source_faults(where: str, source: OutputSource) -> list[str]:
         return [
             f"{where} must have exactly one of directory, command and manifest; it has {' and '.join(given) or 'none'}"
         ]
-    if source.command is not None and (source.command.format is OutputFormat.TEXT) != bool(
-        source.command.name
-    ):
+    if source.command is not None and (source.command.format is OutputFormat.TEXT) != bool(source.command.name):
         return [f"{where}.command.name is needed with format text, and only there"]
     return []

@@ -49,11 +49,7 @@ class Plan:
         Raises:
             StalledError: Not exactly one source is given, or a path is bad.
         """
-        given = [
-            name
-            for name, value in (("files", source.files), ("configMapRef", source.config_map_ref))
-            if value
-        ]
+        given = [name for name, value in (("files", source.files), ("configMapRef", source.config_map_ref)) if value]
         if len(given) != 1:
             raise StalledError(
                 Reason.INVALID_SPEC,

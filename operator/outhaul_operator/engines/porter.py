@@ -45,8 +45,6 @@ def plan(installation: Installation, action: Action) -> Plan:
     result.add_file(_FILE, json.dumps(document, indent=2))
     listing = ["porter", "installation", "outputs", "list", "--installation", name, "--namespace", namespace]
     result.outputs = [
-        OutputSource(
-            command=CommandSource(command=[*listing, "--output", "json"], format=OutputFormat.PORTER)
-        )
+        OutputSource(command=CommandSource(command=[*listing, "--output", "json"], format=OutputFormat.PORTER))
     ]
     return result

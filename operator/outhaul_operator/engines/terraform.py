@@ -53,13 +53,9 @@ def plan(installation: Installation, action: Action) -> Plan:
     result.add_file(PARAMETERS_FILE, compact(installation.spec.parameters))
     result.add_file(_BACKEND_SOURCE, _backend(namespace, suffix))
     if action is Action.UNINSTALL:
-        result.add_file(
-            _FORGET_STATE, files("outhaul_operator.engines").joinpath("forget_state.py").read_text()
-        )
+        result.add_file(_FORGET_STATE, files("outhaul_operator.engines").joinpath("forget_state.py").read_text())
     else:
-        listing = CommandSource(
-            command=["terraform", "output", "-json", "-no-color"], format=OutputFormat.TERRAFORM
-        )
+        listing = CommandSource(command=["terraform", "output", "-json", "-no-color"], format=OutputFormat.TERRAFORM)
         result.outputs = [OutputSource(command=listing)]
     result.env = [PodEnvVar(name="TF_IN_AUTOMATION", value="1"), PodEnvVar(name="TF_INPUT", value="0")]
     return result
