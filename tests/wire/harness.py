@@ -25,6 +25,9 @@ from outhaul_operator.agentstates import RunState
 DEADLINE = 30.0
 """Seconds in which anything has to happen that a test waits for."""
 
+AGENT_PYTHON = os.environ.get("OUTHAUL_AGENT_PYTHON", sys.executable)
+"""Runs the agent: another environment shows whether it works with the oldest libraries that it allows."""
+
 _addresses = itertools.count(1)
 
 
@@ -131,7 +134,7 @@ class AgentProcess:
         }
         with self.log_file.open("wb") as log:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "outhaul_agent"],
+                [AGENT_PYTHON, "-m", "outhaul_agent"],
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -5,7 +5,7 @@ import warnings
 
 from outhaul_grpc.v1 import agent_pb2 as outhaul__grpc_dot_v1_dot_agent__pb2
 
-GRPC_GENERATED_VERSION = '1.82.1'
+GRPC_GENERATED_VERSION = '1.85.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
