@@ -19,6 +19,9 @@ Object = dict[str, Any]
 """One Kubernetes object, as JSON."""
 Objects = list[Object]
 
+UNPROCESSABLE = 422
+"""The status of a patch whose test failed, and of an object that is invalid."""
+
 _REQUEST_TIMEOUT_S = 30
 _MAX_MESSAGE = 1000
 
@@ -246,7 +249,7 @@ class Cluster:
         }
         what = f"watch events in {namespace}"
         response = await self._request(
-            "GET", self._url(Kind.EVENT, namespace, query=query), None, {}, what, timeout=330
+            "GET", self._url(Kind.EVENT, namespace, query=query), None, {}, what, timeout_s=330
         )
         async with response:
             if response.status != 200:  # noqa: PLR2004
@@ -297,7 +300,8 @@ class Cluster:
         body: object,
         headers: dict[str, str],
         what: str,
-        timeout: float = _REQUEST_TIMEOUT_S,
+        *,
+        timeout_s: float = _REQUEST_TIMEOUT_S,
     ) -> aiohttp.ClientResponse:
         headers = {**headers, **self._api.default_headers}
         try:
@@ -307,7 +311,7 @@ class Cluster:
                 url,
                 headers=headers,
                 body=body,
-                _request_timeout=aiohttp.ClientTimeout(total=timeout, connect=10),
+                _request_timeout=aiohttp.ClientTimeout(total=timeout_s, connect=10),
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             # The text of a connection error may quote headers; its type says enough.

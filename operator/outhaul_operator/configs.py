@@ -35,7 +35,8 @@ async def resolve(cluster: Cluster, operator_namespace: str, namespace: str, nam
             if place == (namespace, name):
                 raise WaitingError(
                     Reason.AGENT_CONFIG_NOT_FOUND,
-                    f"AgentConfig {name} does not exist in namespace {namespace}; create it, or correct spec.agentConfig.name",
+                    f"AgentConfig {name} does not exist in namespace {namespace}; "
+                    "create it, or correct spec.agentConfig.name",
                 ) from None
             continue
         try:

@@ -8,10 +8,12 @@ import kopf
 
 from outhaul_operator import authority, handlers
 from outhaul_operator.cluster import ApiError, Cluster, Kind, Object
+from outhaul_operator.context import Context
 from outhaul_operator.installations import Installations
 from outhaul_operator.queue import Queue
 from outhaul_operator.runs import Runs
 from outhaul_operator.settings import Settings
+from outhaul_operator.trust import OperatorIdentity
 from outhaul_operator.verdicts import WaitingError
 from outhaul_operator.view import Key, View, key_of
 
@@ -39,7 +41,7 @@ class Operator:
         """Works until it is told to stop, or until a watch fails for good: then Kubernetes starts it again."""
         signer = await authority.load_or_create(self._cluster, self._settings.namespace)
         installations = Installations(self._cluster, self._view, self._settings)
-        runs = Runs(self._cluster, self._view, self._settings, signer)
+        runs = Runs(Context(self._cluster, self._view, self._settings, signer, OperatorIdentity(signer)))
         self._installations: Queue[Key] = Queue(installations.reconcile, _report)
         self._runs: Queue[Key] = Queue(runs.carry_out, _report, concurrency=_MOST_RUNS)
         registry = handlers.register(self._view, self._changed, self._cluster)
@@ -83,7 +85,7 @@ class Operator:
         return [key for key in keys if everywhere or key.namespace == config.namespace]
 
     async def _resync(self) -> None:
-        """Looks at everything now and then: repairs gaps of watches, deletions that nobody saw, and our own mistakes."""
+        """Looks at everything now and then: repairs gaps of watches, and deletions that nobody saw."""
         while True:
             await asyncio.sleep(_RESYNC_S * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
             try:

@@ -16,7 +16,7 @@ _NOT_IN_DIGEST = {"deletion_policy", "uninstalled"}
 
 
 def spec_digest(installation: Installation) -> str:
-    """Returns the digest of what a run is made from. Fields at their default do not count, so a new one starts no run."""
+    """Returns the digest of what a run is made from. A field at its default does not count: a new one starts no run."""
     spec = installation.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_NOT_IN_DIGEST)
     return names.digest(spec)
 
@@ -118,6 +118,7 @@ def newest_run(
 
 
 def belongs(action: AgentAction, installation: Installation) -> bool:
+    """Tells whether the Installation controls the AgentAction; a reference in its spec proves nothing."""
     return any(
         owner.controller and owner.uid == installation.metadata.uid for owner in action.metadata.owner_references
     )

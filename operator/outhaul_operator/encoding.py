@@ -1,9 +1,10 @@
 """Outputs as Kubernetes stores them: keys, the split over several Secrets, and values in JSON. Pure."""
 
+import base64
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,22 +61,20 @@ def split(outputs: Sequence[AgentOutput]) -> tuple[list[dict[str, bytes]], list[
         The data of each Secret (at least one, perhaps empty), and the outputs that fit into none.
     """
     shards: list[dict[str, bytes]] = [{}]
-    used: list[tuple[int, int]] = [(0, 0)]
+    left = [(MAX_SECRET_BYTES, _MAX_KEY_BYTES)]
     too_large = []
     for output in sorted(outputs, key=lambda one: (-len(one.data), one.name.encode())):
         size, key = len(output.data), key_for(output.name)
         if size > MAX_SECRET_BYTES:
             too_large.append(output)
             continue
-        for index, (values, keys) in enumerate(used):
-            if values + size <= MAX_SECRET_BYTES and keys + len(key) <= _MAX_KEY_BYTES:
-                break
-        else:
-            index = len(shards)
+        fitting = (index for index, (values, keys) in enumerate(left) if size <= values and len(key) <= keys)
+        index = next(fitting, len(shards))
+        if index == len(shards):
             shards.append({})
-            used.append((0, 0))
+            left.append((MAX_SECRET_BYTES, _MAX_KEY_BYTES))
         shards[index][key] = output.data
-        used[index] = (used[index][0] + size, used[index][1] + len(key))
+        left[index] = (left[index][0] - size, left[index][1] - len(key))
     return shards, too_large
 
 
@@ -166,3 +165,8 @@ def joined_names(outputs: Sequence[Output]) -> str:
     """Returns the names for `kubectl get`, cut where they are too many."""
     text = ",".join(one.name for one in outputs)
     return text if len(text) <= _MAX_NAMES else f"{text[: _MAX_NAMES - 1]}…"
+
+
+def encoded_data(data: Mapping[str, bytes]) -> dict[str, str]:
+    """Returns a Secret's `data`."""
+    return {key: base64.b64encode(value).decode() for key, value in data.items()}

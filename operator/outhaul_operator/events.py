@@ -12,7 +12,9 @@ EventType = Literal["Normal", "Warning"]
 _MAX_MESSAGE = 1024
 
 
-async def emit(cluster: Cluster, obj: Object, type_: EventType, reason: Reason, message: str, fact: str = "") -> None:
+async def emit(
+    cluster: Cluster, obj: Object, type_: EventType, reason: Reason, message: str, *, fact: str = ""
+) -> None:
     """Says something about an object, unless it was said.
 
     Args:

@@ -28,7 +28,7 @@ from outhaul_api.vocabulary import (
 )
 from pydantic import ValidationError
 
-from outhaul_operator import configs, engines, events, names, outcomes, publishing
+from outhaul_operator import configs, engines, events, latest, names, outcomes, publishing
 from outhaul_operator.cluster import (
     AlreadyExistsError,
     Cluster,
@@ -96,7 +96,7 @@ async def _refuse(cluster: Cluster, obj: Object, why: str) -> None:
     status = InstallationStatus(observed_generation=generation, phase=outcome.phase)
     status.conditions = outcomes.conditions([], outcome, None, generation)
     await cluster.apply_status(Kind.INSTALLATION, obj, status.to_json())
-    await events.emit(cluster, obj, "Warning", outcome.reason, outcome.message, str(generation))
+    await events.emit(cluster, obj, "Warning", outcome.reason, outcome.message, fact=str(generation))
 
 
 class _Pass:
@@ -181,9 +181,7 @@ class _Pass:
             return None
         binding = self._installation.status.binding
         if binding is not None:
-            await publishing.withdraw_latest(
-                self._cluster, self._namespace, binding.name, self._installation.metadata.uid
-            )
+            await latest.withdraw_latest(self._cluster, self._namespace, binding.name, self._installation.metadata.uid)
         return outcomes.uninstalled(message)
 
     async def _dispatch(self, due: Action) -> Outcome | None:
@@ -282,7 +280,7 @@ class _Pass:
         )
         if refused:
             shards = await publishing.read_run(self._cluster, action)
-            await publishing.publish_latest(self._cluster, action, self._latest_name(), shards, expect=False)
+            await latest.publish_latest(self._cluster, action, self._latest_name(), shards, expect=False)
 
     def _latest_name(self) -> str:
         return names.latest_secret_name(self._name, self._installation.spec.outputs.secret_name)
@@ -332,7 +330,9 @@ class _Pass:
         if is_new and (outcome.stalled or outcome.ready):
             kind: events.EventType = "Warning" if outcome.stalled else "Normal"
             run = self._run.name if self._run is not None else ""
-            await events.emit(self._cluster, self._obj, kind, outcome.reason, outcome.message, f"{generation} {run}")
+            await events.emit(
+                self._cluster, self._obj, kind, outcome.reason, outcome.message, fact=f"{generation} {run}"
+            )
 
     async def _remember_success(self, status: InstallationStatus, outcome: Outcome) -> None:
         run, action = self._run, self._action
@@ -395,7 +395,7 @@ def _agent_action(installation: Installation, run: RunReference, plan: Plan) -> 
 
 
 def _parse_actions(objects: Iterable[Object]) -> list[AgentAction]:
-    """Reads AgentActions; one that cannot be read was not written by the operator, so it is none of an Installation's runs."""
+    """Reads AgentActions; one that cannot be read is none of an Installation's runs: the operator wrote it not."""
     result = []
     for obj in objects:
         try:

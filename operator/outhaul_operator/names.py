@@ -38,7 +38,7 @@ def run_secret_name(run: str) -> str:
 
 
 def output_secret_name(run: str, shard: int) -> str:
-    """Returns the name of a run's output Secret; the outputs that do not fit into the first go on in `-1`, `-2` …"""
+    """Returns the name of a run's output Secret: what does not fit into the first goes on in `-1`, `-2` and so on."""
     return f"{run}-outputs" + (f"-{shard}" if shard else "")
 
 

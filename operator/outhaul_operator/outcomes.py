@@ -82,19 +82,29 @@ def conditions(old: list[Condition], outcome: Outcome, run: RunReference | None,
         generation: Of the Installation.
     """
     reason, message = outcome.reason, outcome.message
-    result = [condition(old, InstallationCondition.READY, outcome.ready, reason, message, generation)]
+    result = [condition(old, InstallationCondition.READY, reason, message, status=outcome.ready, generation=generation)]
     if outcome.reconciling:
-        result.append(condition(old, InstallationCondition.RECONCILING, True, reason, message, generation))
+        result.append(
+            condition(old, InstallationCondition.RECONCILING, reason, message, status=True, generation=generation)
+        )
     if outcome.stalled:
-        result.append(condition(old, InstallationCondition.STALLED, True, reason, message, generation))
+        result.append(
+            condition(old, InstallationCondition.STALLED, reason, message, status=True, generation=generation)
+        )
     if outcome.reason is Reason.SECRET_CONFLICT:
-        outputs = condition(old, InstallationCondition.OUTPUTS_READY, False, reason, message, generation)
+        outputs = condition(
+            old, InstallationCondition.OUTPUTS_READY, reason, message, status=False, generation=generation
+        )
     elif run is not None and run.phase is ActionPhase.SUCCEEDED and run.action is not Action.UNINSTALL:
         shown = f"the outputs of run {run.name} can be read"
-        outputs = condition(old, InstallationCondition.OUTPUTS_READY, True, Reason.PUBLISHED, shown, generation)
+        outputs = condition(
+            old, InstallationCondition.OUTPUTS_READY, Reason.PUBLISHED, shown, status=True, generation=generation
+        )
     elif is_uninstall_success(run) or (kept := find(old, InstallationCondition.OUTPUTS_READY)) is None:
         nothing = "no run has published outputs"
-        outputs = condition(old, InstallationCondition.OUTPUTS_READY, False, Reason.NO_OUTPUTS, nothing, generation)
+        outputs = condition(
+            old, InstallationCondition.OUTPUTS_READY, Reason.NO_OUTPUTS, nothing, status=False, generation=generation
+        )
     else:
         outputs = kept
     return [*result, outputs]

@@ -1,9 +1,6 @@
-"""A run as Kubernetes objects, and back: the run's Secret and Pod, and what a pod's status says about the run. Pure."""
+"""A run as Kubernetes objects: the run's Secret and its Pod. Pure; what a pod says back is in `situations`."""
 
 import base64
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any
 
 from google.protobuf import json_format
 from outhaul_api.agentaction import AgentAction, AgentActionSpec, Command, OutputSource
@@ -16,14 +13,12 @@ from outhaul_api.vocabulary import (
     MANAGED_BY_LABEL,
     MANAGER,
     OutputFormat,
-    Reason,
     SecretType,
 )
 from outhaul_grpc import layout
 from outhaul_grpc.v1 import agent_pb2 as pb
 
 from outhaul_operator import __version__, names
-from outhaul_operator.agentstates import RunState, from_termination_message
 from outhaul_operator.cluster import Object
 from outhaul_operator.merge import merge_template
 
@@ -205,101 +200,3 @@ def _container(action: AgentAction, config: AgentConfigSpec, image: str) -> Obje
     if config.pull_policy is not None:
         container["imagePullPolicy"] = config.pull_policy
     return container
-
-
-class Stage(Enum):
-    """Where a pod is."""
-
-    WAITING = auto()
-    """The agent has not started; the reason says why where Kubernetes says so."""
-    RUNNING = auto()
-    """The agent's container runs and the pod has an address."""
-    ENDED = auto()
-    """The agent's container has ended, or never will start."""
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What a pod's status says about its run."""
-
-    stage: Stage
-    reason: Reason
-    message: str
-    ip: str = ""
-    scheduled: bool = False
-    trouble: bool = False
-    """Whether it waits for something that may never come, which is worth a word on the AgentAction."""
-    result: RunState | None = None
-    """The agent's last word, where it left one."""
-
-
-_PULL_REASONS = {
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "ErrImageNeverPull",
-    "InvalidImageName",
-    "RegistryUnavailable",
-}
-
-
-def situation(obj: Object) -> Situation:
-    """Reads a pod's status."""
-    status: dict[str, Any] = obj.get("status", {})
-    name = obj["metadata"]["name"]
-    conditions = {one["type"]: one for one in status.get("conditions", [])}
-    scheduled = conditions.get("PodScheduled", {}).get("status") == "True"
-    container: dict[str, Any] = next(
-        (one for one in status.get("containerStatuses", []) if one["name"] == CONTAINER), {}
-    )
-    state: dict[str, Any] = container.get("state", {})
-    if "terminated" in state:
-        return _ended(name, status, state["terminated"])
-    if status.get("phase") in {"Failed", "Succeeded"}:
-        return _ended(name, status, {})
-    if "running" in state and status.get("podIP"):
-        return Situation(Stage.RUNNING, Reason.STARTED, f"pod {name} is running", ip=status["podIP"], scheduled=True)
-    waiting: dict[str, Any] = state.get("waiting", {})
-    why = waiting.get("reason", "")
-    words = f"{why}: {waiting.get('message', '')}".strip(": ")
-    if why in _PULL_REASONS:
-        message = f"pod {name} cannot get its image: {words}; correct the AgentConfig's image, then ask for another run"
-        return Situation(Stage.WAITING, Reason.IMAGE_PULL_FAILED, message, scheduled=scheduled, trouble=True)
-    if why not in {"", "ContainerCreating", "PodInitializing"}:
-        return Situation(
-            Stage.WAITING,
-            Reason.CONTAINER_NOT_STARTED,
-            f"pod {name} cannot start its container: {words}",
-            scheduled=scheduled,
-            trouble=True,
-        )
-    unscheduled = conditions.get("PodScheduled", {})
-    if unscheduled.get("reason") == "Unschedulable":
-        message = f"pod {name} has no node: {unscheduled.get('message', '')}"
-        return Situation(Stage.WAITING, Reason.UNSCHEDULABLE, message, trouble=True)
-    return Situation(Stage.WAITING, Reason.POD_PENDING, f"pod {name} is being started", scheduled=scheduled)
-
-
-def _ended(name: str, status: dict[str, Any], terminated: dict[str, Any]) -> Situation:
-    result = from_termination_message(terminated.get("message", ""))
-    reason, message = (
-        Reason.AGENT_CRASHED,
-        f"the agent in pod {name} ended with code {terminated.get('exitCode')}",
-    )
-    if terminated.get("reason") == "OOMKilled":
-        reason, message = (
-            Reason.OOM_KILLED,
-            f"pod {name} ran out of memory; raise its limit in AgentConfig.spec.podTemplate",
-        )
-    elif status.get("reason") == "Evicted":
-        reason, message = Reason.EVICTED, f"pod {name} was evicted: {status.get('message', '')}"
-    elif not terminated:
-        words = ": ".join(part for part in (status.get("reason"), status.get("message")) if part)
-        reason, message = (
-            Reason.POD_LOST,
-            f"pod {name} ended before its agent started ({words or 'no reason given'})",
-        )
-    elif terminated.get("reason") in {"StartError", "ContainerCannotRun"}:
-        reason = Reason.CONTAINER_NOT_STARTED
-        message = f"pod {name} has no outhaul-agent to start: {terminated.get('message', '')}"
-        result = None
-    return Situation(Stage.ENDED, reason, message, scheduled=True, result=result)

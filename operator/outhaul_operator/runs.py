@@ -8,53 +8,47 @@ can be reached, and from its pod's state always.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from outhaul_api.agentaction import AgentAction, AgentActionStatus
-from outhaul_api.agentconfig import AgentConfigSpec
-from outhaul_api.common import seconds
 from outhaul_api.installation import Installation
 from outhaul_api.installationoutput import Provenance
-from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase, Reason, SecretType
+from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase, Reason
 
 from outhaul_operator import (
     __version__,
     agents,
+    cleanups,
     configs,
     events,
+    latest,
+    launches,
     names,
-    pods,
     publishing,
+    situations,
     statuses,
-    trust,
     validation,
 )
 from outhaul_operator.agentstates import RunState
 from outhaul_operator.cluster import (
-    AlreadyExistsError,
     ApiError,
-    Cluster,
     Kind,
     NotFoundError,
     Object,
-    RefusedError,
 )
-from outhaul_operator.pods import Situation, Stage
-from outhaul_operator.settings import Settings
-from outhaul_operator.verdicts import RunFailedError, StalledError, VerdictError, WaitingError, now
-from outhaul_operator.view import Key, View
+from outhaul_operator.context import Context
+from outhaul_operator.podwarnings import LOOK_AGAIN_S, PodWarnings, is_set
+from outhaul_operator.situations import Situation, Stage
+from outhaul_operator.verdicts import RunFailedError, StalledError, WaitingError, now
+from outhaul_operator.view import Key
 
 _PATIENCE_S = 3.0
 """How long a pod may be on its way before it is asked what it waits for."""
-_LOOK_AGAIN_S = 60.0
-"""How long a wait for an event lasts before the server is asked: a watch may have missed it."""
 _PROGRESS_S = 10.0
 """The least time between two writes of a run's progress."""
 _REDIAL_S = (0.1, 2.0)
 """The first and the longest pause before an agent that did not answer is dialled again."""
-DEFAULT_TTL_S = 600
 
 _logger = logging.getLogger(__name__)
 
@@ -63,18 +57,13 @@ class Runs:
     """Carries out AgentActions.
 
     Args:
-        cluster: The API server.
-        view: What was seen of AgentActions, Installations and pods.
-        settings: The operator's settings.
-        authority: Signs the certificates of runs.
+        context: What that needs.
     """
 
-    def __init__(self, cluster: Cluster, view: View, settings: Settings, authority: trust.Authority) -> None:
-        self._cluster = cluster
-        self._view = view
-        self._settings = settings
-        self._authority = authority
-        self._identity = trust.OperatorIdentity(authority)
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._cluster = context.cluster
+        self._view = context.view
 
     async def carry_out(self, key: Key) -> float | None:
         """Brings one run to its end, or cleans up after one that has ended.
@@ -98,35 +87,9 @@ class Runs:
         if obj["metadata"].get("deletionTimestamp"):
             return None
         if _is_over(obj):
-            return await self._clean(obj)
-        run = _Run(self._cluster, self._view, self._settings, self._authority, self._identity, obj)
+            return await cleanups.clean(self._context, obj)
+        run = _Run(self._context, obj)
         await run.carry_out()
-        return None
-
-    async def _clean(self, obj: Object) -> float | None:
-        """Deletes the run's own Secret and then its pod, some time after its end; the pod's absence says it was done."""
-        action = AgentAction.model_validate(obj)
-        namespace, name = action.metadata.namespace, action.metadata.name
-        pod = self._view.get(Key(Kind.POD, namespace, names.pod_name(name)))
-        if pod is None or action.status.finished_at is None:
-            return None
-        reference = action.spec.agent_config
-        try:
-            config = await configs.resolve(
-                self._cluster,
-                self._settings.namespace,
-                namespace,
-                reference.name if reference is not None else None,
-            )
-            ttl = config.ttl_seconds_after_finished
-        except VerdictError:
-            ttl = None
-        finished = datetime.fromisoformat(action.status.finished_at)
-        left = (finished - datetime.now(UTC)).total_seconds() + (DEFAULT_TTL_S if ttl is None else ttl)
-        if left > 0:
-            return left
-        await self._cluster.delete(Kind.SECRET, namespace, names.run_secret_name(name))
-        await self._cluster.delete(Kind.POD, namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
         return None
 
 
@@ -138,23 +101,13 @@ def _is_over(obj: Object) -> bool:
 class _Run:
     """One run that has not ended."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        view: View,
-        settings: Settings,
-        authority: trust.Authority,
-        identity: trust.OperatorIdentity,
-        obj: Object,
-    ) -> None:
-        self._cluster = cluster
-        self._view = view
-        self._settings = settings
-        self._authority = authority
-        self._identity = identity
+    def __init__(self, context: Context, obj: Object) -> None:
+        self._context = context
+        self._cluster = context.cluster
+        self._view = context.view
         self._obj = obj
         self._status = statuses.read(obj)
-        self._warnings: set[str] = set()
+        self._warnings = PodWarnings(context.cluster)
         self._redial_s, self._longest_redial_s = _REDIAL_S
 
     async def carry_out(self) -> None:
@@ -171,17 +124,17 @@ class _Run:
         reference = action.spec.agent_config
         config = await configs.resolve(
             self._cluster,
-            self._settings.namespace,
+            self._context.settings.namespace,
             action.metadata.namespace,
             reference.name if reference is not None else None,
         )
-        image = config.image or self._settings.agent_image
+        image = config.image or self._context.settings.agent_image
         if image is None:
             raise StalledError(
                 Reason.NO_AGENT_IMAGE,
                 "no image for the agent: set image in an AgentConfig, or the operator's --agent-image",
             )
-        pod = await self._pod(action, config, image)
+        pod = await launches.launch(self._context, action, config, image)
         provenance = Provenance(operator_version=__version__, image=image, action_uid=action.metadata.uid)
         while True:
             # Asked for before the state is read, so that no change is missed.
@@ -189,7 +142,7 @@ class _Run:
             obj = self._view.get(pod) or await self._lost_pod(action, pod)
             if obj is None:
                 return
-            situation = pods.situation(obj)
+            situation = situations.situation(obj)
             if situation.stage is Stage.ENDED:
                 await self._from_last_word(action, situation)
                 return
@@ -199,58 +152,6 @@ class _Run:
                 return
 
     # -- the pod
-
-    async def _pod(self, action: AgentAction, config: AgentConfigSpec, image: str) -> Key:
-        """Returns the key of the run's pod, which is made unless it was."""
-        name = names.pod_name(action.metadata.name)
-        key = Key(Kind.POD, action.metadata.namespace, name)
-        if action.status.pod is not None or self._is_ours(self._view.get(key), action):
-            return key
-        body = pods.pod(action, config, image)
-        try:
-            await self._write_run_secret(action, config)
-            created = await self._cluster.create(Kind.POD, body)
-        except AlreadyExistsError:
-            created = await self._cluster.get(*key)
-            if not self._is_ours(created, action):
-                raise RunFailedError(
-                    Reason.NAME_TAKEN,
-                    f"pod {name} exists and is not of this run; delete it, then ask for another run",
-                ) from None
-        except RefusedError as error:
-            raise WaitingError(Reason.POD_REFUSED, f"the API server refuses the run's pod: {error.message}") from error
-        self._view.put(Kind.POD, created)
-        return key
-
-    @staticmethod
-    def _is_ours(pod: Object | None, action: AgentAction) -> bool:
-        owners = pod["metadata"].get("ownerReferences", []) if pod is not None else []
-        return any(owner["uid"] == action.metadata.uid for owner in owners)
-
-    async def _write_run_secret(self, action: AgentAction, config: AgentConfigSpec) -> None:
-        leaf = trust.issue_server(
-            self._authority,
-            namespace=action.metadata.namespace,
-            name=action.metadata.name,
-            run_uid=action.metadata.uid,
-            timeout=timedelta(seconds=seconds(action.spec.timeout)),
-            linger=timedelta(seconds=pods.linger_seconds(config)),
-            now=datetime.now(UTC),
-        )
-        body = pods.run_secret(action, config, leaf.to_files(self._authority.roots))
-        try:
-            await self._cluster.create(Kind.SECRET, body)
-        except AlreadyExistsError:
-            name = body["metadata"]["name"]
-            try:
-                await publishing.guarded_read(
-                    self._cluster, action.metadata.namespace, name, SecretType.RUN, action.metadata.uid
-                )
-            except publishing.NotOursError:
-                raise RunFailedError(
-                    Reason.NAME_TAKEN,
-                    f"Secret {name} exists and is not of this run; delete it, then ask for another run",
-                ) from None
 
     async def _lost_pod(self, action: AgentAction, key: Key) -> Object | None:
         """Asks the server for a pod that was not seen; None where the run is gone with it.
@@ -280,44 +181,11 @@ class _Run:
         """Waits until the pod changes; says meanwhile on the AgentAction what it waits for."""
         if situation.trouble:
             await self._note(statuses.pending(self._status, situation.reason, situation.message, pod=situation))
-        elif await _is_set(changed, _PATIENCE_S):
-            return
-        else:
-            await self._note_warning(pod, situation, changed)
-            return
-        await _is_set(changed, _LOOK_AGAIN_S)
-
-    async def _note_warning(self, pod: Object, situation: Situation, changed: asyncio.Event) -> None:
-        """Waits for the pod to change or for a warning about it, such as a volume that cannot be mounted."""
-        metadata = pod["metadata"]
-        stream = self._cluster.watch_events(metadata["namespace"], metadata["uid"])
-        next_warning = asyncio.create_task(self._next_warning(stream))
-        change = asyncio.create_task(changed.wait())
-        try:
-            await asyncio.wait({next_warning, change}, timeout=_LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            change.cancel()
-            next_warning.cancel()
-            warning = (await asyncio.gather(next_warning, change, return_exceptions=True))[0]
-        if isinstance(warning, dict):
-            reason = (
-                Reason.VOLUME_NOT_READY
-                if warning["reason"].startswith("Failed") and "olume" in warning["message"]
-                else Reason.POD_PENDING
-            )
-            message = f"pod {metadata['name']} has not started: {warning['reason']}: {warning['message']}"
-            await self._note(statuses.pending(self._status, reason, message, pod=situation))
-        elif isinstance(warning, Exception):
-            _logger.warning("cannot watch the events of pod %s: %s", metadata["name"], warning)
-            await _is_set(changed, _LOOK_AGAIN_S)
-
-    async def _next_warning(self, stream: AsyncIterator[Object]) -> Object | None:
-        async for warning in stream:
-            said = f"{warning.get('reason')} {warning.get('message')}"
-            if said not in self._warnings:
-                self._warnings.add(said)
-                return warning
-        return None
+            await is_set(changed, LOOK_AGAIN_S)
+        elif not await is_set(changed, _PATIENCE_S):
+            warning = await self._warnings.next(pod, changed)
+            if warning is not None:
+                await self._note(statuses.pending(self._status, *warning, pod=situation))
 
     # -- the agent
 
@@ -326,10 +194,12 @@ class _Run:
     ) -> bool:
         """Follows the run at its agent and stores its outputs; returns whether the run has ended."""
         await self._note(statuses.running(self._status, situation, names.pod_name(action.metadata.name)))
-        leaf = self._identity.leaf(datetime.now(UTC))
+        leaf = self._context.identity.leaf(datetime.now(UTC))
         uid = action.metadata.uid
         try:
-            async with agents.connect(situation.ip, run_uid=uid, identity=leaf, roots=self._identity.roots) as agent:
+            async with agents.connect(
+                situation.ip, run_uid=uid, identity=leaf, roots=self._context.identity.roots
+            ) as agent:
                 provenance.agent_version = (await agent.info()).agent_version
                 state = await self._follow(agent)
                 infos = await agent.outputs()
@@ -340,7 +210,7 @@ class _Run:
                     await agent.acknowledge(agents.outputs_digest(infos))
         except agents.AgentUnreachable as error:
             _logger.debug("%s: %s", action.metadata.name, error)
-            await _is_set(changed, self._redial_s)
+            await is_set(changed, self._redial_s)
             self._redial_s = min(2 * self._redial_s, self._longest_redial_s)
             return False
         except agents.ProtocolMismatch as error:
@@ -423,11 +293,11 @@ class _Run:
                 OutputPhase.SUPERSEDED,
                 keep=action.metadata.name,
             )
-        latest = names.latest_secret_name(reference.name, installation.spec.outputs.secret_name)
+        name = names.latest_secret_name(reference.name, installation.spec.outputs.secret_name)
         binding = installation.status.binding
         try:
-            await publishing.publish_latest(
-                self._cluster, action, latest, shards, expect=binding is not None and binding.name == latest
+            await latest.publish_latest(
+                self._cluster, action, name, shards, expect=binding is not None and binding.name == name
             )
         except StalledError as error:
             return error
@@ -509,14 +379,6 @@ class _Run:
         except ApiError as error:
             # The same stands in the status.
             _logger.warning("an event could not be written: %s", error)
-
-
-async def _is_set(event: asyncio.Event, timeout_s: float) -> bool:
-    try:
-        await asyncio.wait_for(event.wait(), timeout_s)
-    except TimeoutError:
-        return False
-    return True
 
 
 def _engine_names(installation: Installation | None) -> tuple[str | None, str | None]:

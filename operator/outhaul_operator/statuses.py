@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from outhaul_operator.agentstates import RunState
 from outhaul_operator.cluster import Object
 from outhaul_operator.encoding import MAX_SECRET_BYTES
-from outhaul_operator.pods import Situation
 from outhaul_operator.publishing import Publication
+from outhaul_operator.situations import Situation
 from outhaul_operator.verdicts import StalledError, condition, now
 
 
@@ -25,7 +25,8 @@ def _with(
 ) -> AgentActionStatus:
     result = status.model_copy(update=changes)
     new = {
-        type_: condition(status.conditions, type_, is_true, reason, text) for type_, is_true, reason, text in conditions
+        type_: condition(status.conditions, type_, reason, text, status=is_true)
+        for type_, is_true, reason, text in conditions
     }
     result.conditions = [new.pop(ActionCondition(one.type), one) for one in status.conditions] + list(new.values())
     return result

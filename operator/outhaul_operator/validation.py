@@ -17,7 +17,7 @@ _REMEDY = "the spec of a run is final, so create a corrected AgentAction under a
 
 
 def explain(error: ValidationError) -> str:
-    """Returns what is wrong with an object, by field; never the refused value, which may be a secret in the wrong place."""
+    """Returns what is wrong with an object, by field; never the refused value, which may be a misplaced secret."""
     return "; ".join(
         f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors(include_input=False)[:5]
     )

@@ -39,9 +39,10 @@ def now() -> str:
 def condition(
     previous: Iterable[Condition],
     type_: str,
-    status: bool | None,  # noqa: FBT001 - the three values of a condition
     reason: Reason,
     message: str,
+    *,
+    status: bool,
     generation: int | None = None,
 ) -> Condition:
     """Returns a condition that keeps the time of its last transition while its status stays the same.
@@ -49,12 +50,12 @@ def condition(
     Args:
         previous: The object's conditions so far.
         type_: The condition's type.
-        status: True, False, or None for Unknown.
         reason: Why, for programs.
         message: Why, for people; cut at 4,096 characters.
+        status: Whether it is so.
         generation: The generation of the object that it speaks of.
     """
-    word = "Unknown" if status is None else str(status)
+    word = str(status)
     old = next((one for one in previous if one.type == type_), None)
     return Condition(
         type=type_,

@@ -1,4 +1,4 @@
-"""Engines: each turns an Installation into the commands, files and output sources of a run. Pure, one file an engine."""
+"""Engines turn an Installation into the commands, files and output sources of a run. Pure, one file an engine."""
 
 from collections.abc import Callable
 

@@ -1,3 +1,4 @@
+# ruff: noqa: T201 - its output is the pod's log
 """Runs in the pod after `terraform destroy`: deletes the state Secrets and the lock Lease of the default backend.
 
 Only where the default backend was used, and only state that lists no resource. Standard library alone: the
@@ -13,6 +14,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -22,8 +24,7 @@ def _request(method: str, path: str) -> dict[str, Any]:
     host = os.environ["KUBERNETES_SERVICE_HOST"]
     host = f"[{host}]" if ":" in host else host
     url = f"https://{host}:{os.environ['KUBERNETES_SERVICE_PORT']}{path}"
-    with open(f"{_ACCOUNT}/token", encoding="utf-8") as token:
-        headers = {"Authorization": f"Bearer {token.read().strip()}"}
+    headers = {"Authorization": f"Bearer {Path(_ACCOUNT, 'token').read_text().strip()}"}
     request = urllib.request.Request(url, method=method, headers=headers)
     context = ssl.create_default_context(cafile=f"{_ACCOUNT}/ca.crt")
     with urllib.request.urlopen(request, context=context, timeout=30) as answer:  # noqa: S310 - always https
@@ -41,7 +42,7 @@ def _resources(secrets: list[dict[str, Any]]) -> int:
 def main() -> int:
     """Deletes the state; returns the exit code."""
     backend_file, namespace, suffix = sys.argv[1:]
-    if not os.path.exists(backend_file):
+    if not Path(backend_file).exists():
         print("the module has a backend of its own; its state is left to it")
         return 0
     base = f"/api/v1/namespaces/{namespace}/secrets"

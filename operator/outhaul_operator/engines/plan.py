@@ -53,7 +53,7 @@ class Plan:
         if len(given) != 1:
             raise StalledError(
                 Reason.INVALID_SPEC,
-                f"spec.source must give exactly one of files and configMapRef; it gives {' and '.join(given) or 'none'}",
+                f"spec.source must give exactly one of files and configMapRef, not {' and '.join(given) or 'none'}",
             )
         for path, text in (source.files or {}).items():
             self.add_file(path, text)

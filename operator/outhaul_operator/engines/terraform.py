@@ -20,8 +20,8 @@ BACKEND_FILE = "outhaul_backend.tf"
 _BACKEND_SOURCE = ".outhaul/backend.tf"
 _FORGET_STATE = ".outhaul/forget_state.py"
 _DECLARES_BACKEND = (
-    r"""grep -Eqs '^[[:space:]]*(terraform[[:space:]]*\{[[:space:]]*)?(backend[[:space:]]*"|cloud[[:space:]]*\{)' ./*.tf"""
-    r""" || grep -Eqs '"(backend|cloud)"[[:space:]]*:' ./*.tf.json"""
+    r"""grep -Eqs '^[[:space:]]*(terraform[[:space:]]*\{[[:space:]]*)?(backend[[:space:]]*"|cloud[[:space:]]*\{)'"""
+    r""" ./*.tf || grep -Eqs '"(backend|cloud)"[[:space:]]*:' ./*.tf.json"""
 )
 
 

@@ -1,0 +1,47 @@
+"""Removes the pod and the Secret of a run that has ended, after its AgentConfig's `ttlSecondsAfterFinished`.
+
+The AgentAction stays, with everything that was learned. The pod goes last: its absence says that all was done.
+"""
+
+from datetime import UTC, datetime
+
+from outhaul_api.agentaction import AgentAction
+
+from outhaul_operator import configs, names
+from outhaul_operator.cluster import Kind, Object
+from outhaul_operator.context import Context
+from outhaul_operator.verdicts import VerdictError
+from outhaul_operator.view import Key
+
+DEFAULT_TTL_S = 600
+
+
+async def clean(context: Context, obj: Object) -> float | None:
+    """Deletes the run's own Secret and then its pod, once their time is over.
+
+    Returns:
+    The seconds until then, or None where there is nothing left to do.
+    """
+    action = AgentAction.model_validate(obj)
+    namespace, name = action.metadata.namespace, action.metadata.name
+    pod = context.view.get(Key(Kind.POD, namespace, names.pod_name(name)))
+    if pod is None or action.status.finished_at is None:
+        return None
+    reference = action.spec.agent_config
+    try:
+        config = await configs.resolve(
+            context.cluster,
+            context.settings.namespace,
+            namespace,
+            reference.name if reference is not None else None,
+        )
+        ttl = config.ttl_seconds_after_finished
+    except VerdictError:
+        ttl = None
+    finished = datetime.fromisoformat(action.status.finished_at)
+    left = (finished - datetime.now(UTC)).total_seconds() + (DEFAULT_TTL_S if ttl is None else ttl)
+    if left > 0:
+        return left
+    await context.cluster.delete(Kind.SECRET, namespace, names.run_secret_name(name))
+    await context.cluster.delete(Kind.POD, namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+    return None

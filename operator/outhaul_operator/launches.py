@@ -1,0 +1,76 @@
+"""Starts a run: its Secret, then its pod, each made once. A run never has a second pod.
+
+`runs` calls it first; it may run again after a crash, and then finds what it made before.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from outhaul_api.agentaction import AgentAction
+from outhaul_api.agentconfig import AgentConfigSpec
+from outhaul_api.common import seconds
+from outhaul_api.vocabulary import Reason, SecretType
+
+from outhaul_operator import guarded, names, pods, trust
+from outhaul_operator.cluster import AlreadyExistsError, Kind, Object, RefusedError
+from outhaul_operator.context import Context
+from outhaul_operator.verdicts import RunFailedError, WaitingError
+from outhaul_operator.view import Key
+
+
+async def launch(context: Context, action: AgentAction, config: AgentConfigSpec, image: str) -> Key:
+    """Returns the key of the run's pod, which is made, after its Secret, unless it was.
+
+    Raises:
+        RunFailedError: An object of a name that the run needs exists and belongs to something else.
+        WaitingError: The API server refuses the pod; its words are quoted.
+    """
+    name = names.pod_name(action.metadata.name)
+    key = Key(Kind.POD, action.metadata.namespace, name)
+    if action.status.pod is not None or _is_ours(context.view.get(key), action):
+        return key
+    body = pods.pod(action, config, image)
+    try:
+        await _write_run_secret(context, action, config)
+        created = await context.cluster.create(Kind.POD, body)
+    except AlreadyExistsError:
+        created = await context.cluster.get(*key)
+        if not _is_ours(created, action):
+            raise RunFailedError(
+                Reason.NAME_TAKEN,
+                f"pod {name} exists and is not of this run; delete it, then ask for another run",
+            ) from None
+    except RefusedError as error:
+        raise WaitingError(Reason.POD_REFUSED, f"the API server refuses the run's pod: {error.message}") from error
+    context.view.put(Kind.POD, created)
+    return key
+
+
+def _is_ours(pod: Object | None, action: AgentAction) -> bool:
+    owners = pod["metadata"].get("ownerReferences", []) if pod is not None else []
+    return any(owner["uid"] == action.metadata.uid for owner in owners)
+
+
+async def _write_run_secret(context: Context, action: AgentAction, config: AgentConfigSpec) -> None:
+    leaf = trust.issue_server(
+        context.authority,
+        namespace=action.metadata.namespace,
+        name=action.metadata.name,
+        run_uid=action.metadata.uid,
+        timeout=timedelta(seconds=seconds(action.spec.timeout)),
+        linger=timedelta(seconds=pods.linger_seconds(config)),
+        now=datetime.now(UTC),
+    )
+    body = pods.run_secret(action, config, leaf.to_files(context.authority.roots))
+    try:
+        await context.cluster.create(Kind.SECRET, body)
+    except AlreadyExistsError:
+        name = body["metadata"]["name"]
+        try:
+            await guarded.guarded_read(
+                context.cluster, action.metadata.namespace, name, SecretType.RUN, action.metadata.uid
+            )
+        except guarded.NotOursError:
+            raise RunFailedError(
+                Reason.NAME_TAKEN,
+                f"Secret {name} exists and is not of this run; delete it, then ask for another run",
+            ) from None
