@@ -1,9 +1,9 @@
 """Starts the cluster's programs and makes sure that each of them ends.
 
 A program is *attached* (it ends with the process that started it, even when that one is killed: see `leash`)
-or *detached* (it stays, and is found again by its pid file). A pid file carries the start time beside the
-pid, so a number that the kernel has given to somebody else since is never signalled; signals go through a
-pidfd, so neither is one that changes hands between the check and the signal.
+or *detached* (it stays, and is found again by its pid file). A pid file holds the number alone, for people;
+the start time is in a file beside it, so a number that the kernel has given to somebody else since is never
+signalled. Signals go through a pidfd, so neither is one that changes hands between the check and the signal.
 """
 
 import atexit
@@ -122,8 +122,9 @@ class Process:
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
-        if _read_pid_file(self._pid_file) == self.identity:
+        if _read_identity(self._pid_file) == self.identity:
             self._pid_file.unlink(missing_ok=True)
+            self._pid_file.with_suffix(".json").unlink(missing_ok=True)
         return status
 
 
@@ -193,7 +194,9 @@ class Processes:
         if identity is None:
             raise ComponentFailed(f"{name} cannot be seen in /proc: is it mounted with hidepid?")
         files = (self.log(name), self._pid_file(name))
-        files[1].write_text(json.dumps({**asdict(identity), "command": [str(word) for word in command]}))
+        known = {**asdict(identity), "command": [str(word) for word in command]}
+        files[1].with_suffix(".json").write_text(json.dumps(known))
+        files[1].write_text(f"{identity.pid}\n")
         process = Process(name, identity, os.pidfd_open(child.pid), files, child)
         self._started[name] = process
         return process
@@ -206,7 +209,7 @@ class Processes:
                 return known
             known.finish()
             del self._started[name]
-        identity = _read_pid_file(self._pid_file(name))
+        identity = _read_identity(self._pid_file(name))
         if identity is None:
             return None
         try:
@@ -273,9 +276,9 @@ def log_tail(log: Path, lines: int = 20) -> str:
         return ""
 
 
-def _read_pid_file(path: Path) -> Identity | None:
+def _read_identity(pid_file: Path) -> Identity | None:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(pid_file.with_suffix(".json").read_text())
         return Identity(int(content["pid"]), int(content["started"]), str(content["boot"]))
     except (FileNotFoundError, ValueError, KeyError):
         return None

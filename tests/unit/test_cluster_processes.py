@@ -31,6 +31,14 @@ def test_a_second_start_finds_the_first(processes: Processes) -> None:
     assert processes.start("one", SLEEP).pid == processes.start("one", SLEEP).pid
 
 
+def test_a_pid_file_holds_the_pid(processes: Processes, tmp_path: Path) -> None:
+    """It is there for `kill $(cat ...)` as long as the program runs, and gone with it."""
+    program = processes.start("one", SLEEP)
+    assert (tmp_path / "run" / "one.pid").read_text() == f"{program.pid}\n"
+    program.stop()
+    assert list((tmp_path / "run").iterdir()) == []
+
+
 def test_output_is_in_the_log(processes: Processes) -> None:
     """Both outputs of a program are in its log, and its exit status is known."""
     program = processes.start("one", ["sh", "-c", "echo out; echo err >&2; exit 3"])
@@ -63,7 +71,8 @@ def test_a_stale_pid_file_harms_nobody(tmp_path: Path) -> None:
         identity = Identity.of(bystander.pid)
         assert identity is not None
         content = {"pid": identity.pid, "started": identity.started - 1, "boot": identity.boot}
-        (tmp_path / "run" / "one.pid").write_text(json.dumps(content))
+        (tmp_path / "run" / "one.json").write_text(json.dumps(content))
+        (tmp_path / "run" / "one.pid").write_text(f"{identity.pid}\n")
         assert place.find("one") is None
         assert not place.stop("one")
         place.stop_all()
