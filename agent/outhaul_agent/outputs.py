@@ -5,13 +5,15 @@ problem that names the output and never shows its value; everything else is kept
 """
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from outhaul_grpc import protocol
 
 from outhaul_agent.reasons import Problem, Reason, quoted
 from outhaul_agent.values import OutputType
+
+_MAX_PROBLEMS = 3
+"""Problems that are told; the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,18 @@ class Collection:
         self._origins: dict[str, str] = {}
         """Every name that was seen, with where it was seen first."""
         self._outputs: dict[str, Output] = {}
-        self.problems: list[Problem] = []
+        self._problems: list[Problem] = []
+        self._more = 0
+
+    @property
+    def problem(self) -> Problem | None:
+        """What to say about all problems: the first ones, and how many more there are."""
+        if not self._problems:
+            return None
+        message = "; ".join(problem.message for problem in self._problems)
+        if self._more:
+            message += f" (and {self._more} more)"
+        return Problem(self._problems[0].reason, message)
 
     @property
     def room(self) -> int:
@@ -63,7 +76,7 @@ class Collection:
     def add_claimed(self, output: Output, origin: str) -> None:
         """Takes an output in whose name was claimed."""
         if len(output.data) > self.room:
-            self.add_too_large(output.name, len(output.data))
+            self.add_too_large(output.name, f"{len(output.data)} bytes")
         elif len(self._outputs) == protocol.MAX_OUTPUTS:
             message = f"output {quoted(output.name)} of {origin} is one too many: a run has at most "
             self._problem(Reason.OUTPUT_TOO_LARGE, f"{message}{protocol.MAX_OUTPUTS}")
@@ -99,20 +112,16 @@ class Collection:
         """Records that an output, or a source of outputs, could not be read."""
         self._problem(Reason.BAD_OUTPUT, message)
 
-    def add_too_large(self, name: str, size: int) -> None:
-        """Records an output that there is no room for."""
-        message = f"output {quoted(name)} has {size} bytes, but a run's outputs may have {self._max_bytes} in all"
+    def add_too_large(self, name: str, size: str) -> None:
+        """Records an output that there is no room for; `size` says how many bytes it has."""
+        message = f"output {quoted(name)} has {size}, but a run's outputs may have {self._max_bytes} in all"
         if self._bytes:
             message += f", and {self._bytes} were taken"
         self._problem(Reason.OUTPUT_TOO_LARGE, message)
 
     def _problem(self, reason: Reason, message: str) -> None:
-        self.problems.append(Problem(reason, message))
-
-
-def first_problem(problems: Iterable[Problem]) -> Problem | None:
-    """Returns what to say about all problems: the first one, and how many more there are."""
-    found = list(problems)
-    if len(found) < 2:  # noqa: PLR2004 - none, or one
-        return found[0] if found else None
-    return Problem(found[0].reason, f"{found[0].message} (and {len(found) - 1} more)")
+        # A directory may hold a million bad files.
+        if len(self._problems) < _MAX_PROBLEMS:
+            self._problems.append(Problem(reason, message))
+        else:
+            self._more += 1

@@ -147,11 +147,11 @@ class Processes:
 def _children() -> list[int]:
     """Returns the process ids of all children of this process."""
     found = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
+    with contextlib.suppress(OSError):  # no /proc: the container's end ends them all
+        for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError, IndexError):
                 # "pid (name) state ppid": the name may hold anything, brackets too.
-                fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
+                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 if int(fields[1]) == os.getpid():
                     found.append(int(entry.name))
     return found

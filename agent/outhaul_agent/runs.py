@@ -12,7 +12,7 @@ from outhaul_grpc.v1 import agent_pb2 as pb
 
 from outhaul_agent import sources, workspace
 from outhaul_agent.commands import Surroundings, run_commands
-from outhaul_agent.outputs import Collection, first_problem
+from outhaul_agent.outputs import Collection
 from outhaul_agent.processes import Processes
 from outhaul_agent.reasons import Problem, Reason, RunError
 from outhaul_agent.server import AgentService, Server
@@ -68,15 +68,14 @@ async def _work(
     )
     found = Collection()
     try:
-        workspace.prepare(settings.work_dir, files=spec.files, copy_from=spec.copy_from)
-        settings.outputs_dir.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(_prepare, spec, settings)
         progress.enter(pb.PHASE_RUNNING)
         problem = await run_commands(spec, progress, around)
         if not stop.is_set():
             progress.enter(pb.PHASE_COLLECTING)
             found = await sources.collect(spec, around)
             # What a failed command has left behind is welcome as far as it can be read.
-            problem = problem or first_problem(found.problems)
+            problem = problem or found.problem
     except RunError as error:
         problem = error.problem
     except OSError as error:
@@ -91,6 +90,11 @@ async def _work(
     _log.info("the run has ended: %s, %d outputs", pb.Phase.Name(progress.phase)[6:].lower(), len(outputs))
     if problem is not None:
         _log.error("%s: %s", problem.reason, problem.message)
+
+
+def _prepare(spec: pb.RunSpec, settings: Settings) -> None:
+    workspace.prepare(settings.work_dir, files=spec.files, copy_from=spec.copy_from)
+    settings.outputs_dir.mkdir(parents=True, exist_ok=True)
 
 
 async def _hold(linger: float, service: AgentService, stop: asyncio.Event) -> None:

@@ -30,11 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class TooLarge(Exception):  # noqa: N818 - a file is, or what a command prints
-    """There is no room for something; its size is known as far as it was read."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self.size = size
+    """There is no room for something; the text says how many bytes it has."""
 
 
 async def collect(spec: pb.RunSpec, around: Surroundings) -> Collection:
@@ -90,7 +86,7 @@ def _read_entry(path: Path, name: str, root: Path, origin: str, found: Collectio
             found.add_bad(f"output {quoted(name)} of {origin}: {error}")
     except TooLarge as error:
         if found.claim(name, origin):
-            found.add_too_large(name, error.size)
+            found.add_too_large(name, str(error))
     else:
         found.add(Output(name, values.from_bytes(data), sensitive=True, data=data), origin)
 
@@ -103,15 +99,14 @@ def _read_manifest(source: pb.ManifestSource, work_dir: Path, found: Collection)
         try:
             return _read_file(path.parent / named, found.room)
         except TooLarge as error:
-            message = f"its file has {error.size} bytes, more than there is room for ({found.room})"
-            raise BadValue(message) from None
+            raise BadValue(f"its file has {error}, and there is room for {found.room}") from None
 
     try:
         formats.read_manifest(_read_file(path, found.room), origin, found, read)
     except BadValue as error:
         found.add_bad(f"{origin} cannot be read: {error}")
     except TooLarge as error:
-        found.add_bad(f"{origin} has {error.size} bytes, more than all outputs may have")
+        found.add_bad(f"{origin} has {error}, more than all outputs may have")
 
 
 def _read_file(path: Path, limit: int, *, within: Path | None = None) -> bytes:
@@ -131,7 +126,7 @@ def _read_file(path: Path, limit: int, *, within: Path | None = None) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise BadValue("it is no regular file")
         if status.st_size > limit:
-            raise TooLarge(status.st_size)
+            raise TooLarge(f"{status.st_size} bytes")
         with real.open("rb") as file:
             data = file.read(limit + 1)
     except FileNotFoundError:
@@ -141,13 +136,13 @@ def _read_file(path: Path, limit: int, *, within: Path | None = None) -> bytes:
     except OSError as error:
         raise BadValue(f"it cannot be read: {error.strerror}") from None
     if len(data) > limit:
-        raise TooLarge(len(data))
+        raise TooLarge(f"more than {limit} bytes")
     return data
 
 
 async def _read_command(source: pb.CommandSource, around: Surroundings, found: Collection, deadline: float) -> None:
     origin = f"output command {quoted(source.argv[0])}"
-    _log.info("output command %s started", source.argv[0])
+    _log.info("output command %s started", quoted(source.argv[0]))
     started = time.monotonic()
     try:
         data = await _capture(source, around, found.room, deadline - started)
@@ -156,10 +151,10 @@ async def _read_command(source: pb.CommandSource, around: Surroundings, found: C
         found.add_bad(f"{origin}: {error}")
     except TooLarge as error:
         if source.format == pb.OUTPUT_FORMAT_TEXT:
-            found.add_too_large(source.name, error.size)
+            found.add_too_large(source.name, str(error))
         else:
-            found.add_bad(f"{origin} printed more than {error.size - 1} bytes, which is all that a run may hold")
-    _log.info("output command %s ended after %.1f s", source.argv[0], time.monotonic() - started)
+            found.add_bad(f"{origin} printed {error}, and a run may hold no more")
+    _log.info("output command %s ended after %.1f s", quoted(source.argv[0]), time.monotonic() - started)
 
 
 def _read_format(source: pb.CommandSource, data: bytes, origin: str, found: Collection) -> None:
@@ -217,7 +212,7 @@ async def _read_pipe(descriptor: int, limit: int, process: Process) -> bytes:
             data += chunk
             if len(data) > limit:
                 process.signal_group(signal.SIGKILL)
-                raise TooLarge(len(data))
+                raise TooLarge(f"more than {limit} bytes")
     finally:
         transport.close()
     return bytes(data)

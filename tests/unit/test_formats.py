@@ -38,7 +38,7 @@ def test_terraform_says_what_is_sensitive() -> None:
         Output("b", OutputType.ARRAY, sensitive=True, data=b'["x"]'),
         Output("c", OutputType.STRING, sensitive=True, data=b""),
     ]
-    assert found.problems == []
+    assert found.problem is None
 
 
 @pytest.mark.parametrize("entry", ["x", {"sensitive": True}, {"value": 1, "sensitive": "no"}, None])
@@ -46,8 +46,9 @@ def test_a_bad_terraform_entry_leaves_the_others_alone(entry: object) -> None:
     """One entry of another form is a problem that names it."""
     found = collected(formats.read_terraform, {"bad": entry, "good": {"value": 1, "sensitive": False}})
     assert names_and_data(found) == {"good": b"1"}
-    assert [problem.reason for problem in found.problems] == [Reason.BAD_OUTPUT]
-    assert "'bad'" in found.problems[0].message
+    assert found.problem is not None
+    assert found.problem.reason is Reason.BAD_OUTPUT
+    assert "'bad'" in found.problem.message
 
 
 def test_json_members_are_outputs() -> None:
@@ -62,7 +63,8 @@ def test_a_member_twice_is_nobodys(read: Read) -> None:
     """A name that is there twice is refused, and neither value is kept."""
     found = collected(read, b'{"a":{"value":1},"a":{"value":2},"b":{"value":3}}')
     assert list(names_and_data(found)) == ["b"]
-    assert [problem.reason for problem in found.problems] == [Reason.DUPLICATE_OUTPUT]
+    assert found.problem is not None
+    assert found.problem.reason is Reason.DUPLICATE_OUTPUT
 
 
 def test_porter_values_get_their_declared_type() -> None:
@@ -116,7 +118,7 @@ def test_manifest_entries_have_values_or_paths() -> None:
         ],
         {"t.txt": b"text\n", "o.json": b'{ "a": 1 }\n'},
     )
-    assert found.problems == []
+    assert found.problem is None
     assert {output.name: (output.type, output.sensitive, output.data) for output in found.sorted()} == {
         "v": ("number", False, b"1"),
         "t": ("string", True, b"text\n"),
@@ -144,7 +146,8 @@ def test_bad_manifest_entries_are_named_without_their_value(entry: object, words
     """What is wrong with an entry is said, its value is not."""
     found = manifest([entry, {"name": "good", "value": 1}])
     assert list(names_and_data(found)) == ["good"]
-    (problem,) = found.problems
+    problem = found.problem
+    assert problem is not None
     assert words in problem.message
     assert "4711" not in problem.message
     assert "geheim" not in problem.message

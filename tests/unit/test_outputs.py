@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from outhaul_agent import reasons
-from outhaul_agent.outputs import Collection, Output, first_problem
+from outhaul_agent.outputs import Collection, Output
 from outhaul_agent.reasons import Problem, Reason
 from outhaul_agent.values import OutputType
 from outhaul_api import vocabulary
@@ -23,7 +23,8 @@ def test_duplicates_are_dropped_and_named_with_their_sources() -> None:
     found.add(output("b"), "one")
     found.add(output("a"), "two")
     assert [kept.name for kept in found.sorted()] == ["b"]
-    assert found.problems == [Problem(Reason.DUPLICATE_OUTPUT, "output 'a' is in one and in two; rename one of them")]
+    message = "output 'a' is in one and in two; rename one of them"
+    assert found.problem == Problem(Reason.DUPLICATE_OUTPUT, message)
 
 
 def test_room_is_given_back_by_a_dropped_duplicate() -> None:
@@ -41,7 +42,8 @@ def test_too_large_an_output_leaves_the_others() -> None:
     found.add(output("large", b"12345678901"), "one")
     found.add(output("small", b"1"), "one")
     assert [kept.name for kept in found.sorted()] == ["small"]
-    (problem,) = found.problems
+    problem = found.problem
+    assert problem is not None
     assert problem.reason is Reason.OUTPUT_TOO_LARGE
     assert "'large' has 11 bytes, but a run's outputs may have 10 in all" in problem.message
 
@@ -53,7 +55,8 @@ def test_one_output_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         found.add(output(name), "one")
     assert [kept.name for kept in found.sorted()] == ["a", "b"]
-    assert found.problems[0].reason is Reason.OUTPUT_TOO_LARGE
+    assert found.problem is not None
+    assert found.problem.reason is Reason.OUTPUT_TOO_LARGE
 
 
 @pytest.mark.parametrize("name", ["x" * 1025, "é" * 513, "\udcff"])
@@ -62,9 +65,10 @@ def test_bad_names_are_refused(name: str) -> None:
     found = Collection()
     found.add(output(name), "one")
     assert found.sorted() == []
-    assert found.problems[0].reason is Reason.BAD_OUTPUT
-    assert len(found.problems[0].message) < 300
-    found.problems[0].message.encode()
+    assert found.problem is not None
+    assert found.problem.reason is Reason.BAD_OUTPUT
+    assert len(found.problem.message) < 300
+    found.problem.message.encode()
 
 
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), st.binary(max_size=9)))
@@ -85,12 +89,15 @@ def test_the_digest_of_nothing() -> None:
     assert protocol.outputs_digest([]).startswith("e3b0c44298fc1c14")
 
 
-def test_several_problems_are_one_message() -> None:
-    """The first problem is told in full, the others are counted."""
-    one, two = Problem(Reason.BAD_OUTPUT, "one"), Problem(Reason.DUPLICATE_OUTPUT, "two")
-    assert first_problem([]) is None
-    assert first_problem([one]) == one
-    assert first_problem([one, two]) == Problem(Reason.BAD_OUTPUT, "one (and 1 more)")
+def test_several_problems_are_one() -> None:
+    """The first ones are told in full, the others are counted; the first decides the reason."""
+    found = Collection()
+    assert found.problem is None
+    found.add_bad("one")
+    assert found.problem == Problem(Reason.BAD_OUTPUT, "one")
+    for _ in range(1000):
+        found.add_bad("other")
+    assert found.problem == Problem(Reason.BAD_OUTPUT, "one; other; other (and 998 more)")
 
 
 def test_reasons_are_the_apis() -> None:

@@ -101,6 +101,8 @@ class AgentProcess:
     authority: trust.Authority
     ip: str = field(default_factory=fresh_address)
     environment: dict[str, str] = field(default_factory=dict)
+    prefix: tuple[str, ...] = ()
+    """What starts the agent: a program with its arguments."""
     document: str | None = None
     """Instead of the spec: what is in run.json."""
     popen: subprocess.Popen[bytes] = field(init=False)
@@ -134,7 +136,7 @@ class AgentProcess:
         }
         with self.log_file.open("wb") as log:
             self.popen = subprocess.Popen(
-                [AGENT_PYTHON, "-m", "outhaul_agent"],
+                [*self.prefix, AGENT_PYTHON, "-m", "outhaul_agent"],
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

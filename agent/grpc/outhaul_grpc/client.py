@@ -20,8 +20,9 @@ OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_metadata_size", 8192),
     # Agents answer at once or not at all: look again often, not at doubling intervals up to minutes.
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # How long one attempt may take: a busy node may need a while for a handshake.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     # A watched agent whose node vanished is noticed.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),

@@ -1,0 +1,89 @@
+"""Which instructions an agent refuses before it starts anything."""
+
+from typing import Any
+
+import pytest
+from outhaul_agent.reasons import Reason, RunError
+from outhaul_agent.spec import check_spec
+from outhaul_grpc.v1 import agent_pb2 as pb
+
+
+def run(**fields: Any) -> pb.RunSpec:
+    """Returns a run that is fine but for the changes."""
+    values: dict[str, Any] = {
+        "run_uid": "uid",
+        "timeout_seconds": 1,
+        "commands": [pb.Command(name="one", argv=["true"])],
+        **fields,
+    }
+    return pb.RunSpec(**values)
+
+
+def command(**fields: Any) -> pb.RunSpec:
+    """Returns a run with one command."""
+    return run(commands=[pb.Command(**{"name": "one", "argv": ["true"], **fields})])
+
+
+def output(source: Any) -> pb.RunSpec:
+    """Returns a run with one output source."""
+    return run(outputs=[pb.OutputSource(**source)])
+
+
+def test_a_run_that_is_fine() -> None:
+    """Relative and absolute working directories, nested files and every kind of source are fine."""
+    text = pb.CommandSource(argv=["true"], format=pb.OUTPUT_FORMAT_TEXT, name="x", working_dir="/a/../b")
+    check_spec(
+        run(
+            files={"a/b..c/d": b""},
+            commands=[pb.Command(name="one", argv=["true", ""], working_dir="a/b", env={"A": "\n"})],
+            outputs=[
+                pb.OutputSource(directory=pb.DirectorySource(path="../out")),
+                pb.OutputSource(command=text),
+                pb.OutputSource(manifest=pb.ManifestSource(path="/m")),
+            ],
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (run(run_uid=""), "no uid"),
+        (run(timeout_seconds=0), "no timeout"),
+        (run(timeout_seconds=float("nan")), "no number"),
+        (run(linger_seconds=-1), "negative"),
+        (run(linger_seconds=float("inf")), "no number"),
+        (run(commands=[pb.Command(name="a", argv=["x"])] * 2), "two commands are called 'a'"),
+        (run(commands=[pb.Command(name=str(n), argv=["x"]) for n in range(65)]), "65 commands"),
+        (command(name=""), "one has no name"),
+        (command(argv=[]), "names no program"),
+        (command(argv=[""]), "names no program"),
+        (command(argv=["a", "b\0c"]), "contains a NUL"),
+        (command(timeout_seconds=-1), "negative"),
+        (command(env={"A=B": "x"}), "variable 'A=B'"),
+        (command(env={"A": "x\0"}), "variable 'A'"),
+        (command(env={"": "x"}), "cannot be set"),
+        (command(working_dir="../x"), "'../x' is not a path within"),
+        (command(working_dir="/a\0"), "contains a NUL"),
+        (run(files={"../x": b""}), "the file '../x'"),
+        (run(files={"/x": b""}), "the file '/x'"),
+        (run(files={"a/../../x": b""}), "is not a path within"),
+        (run(files={"": b""}), "is not a path within"),
+        (run(files={"a\0": b""}), "is not a path within"),
+        (output({}), "of a kind that this agent does not know"),
+        (output({"directory": pb.DirectorySource()}), "kind directory has no usable path"),
+        (output({"manifest": pb.ManifestSource(path="\0")}), "kind manifest has no usable path"),
+        (output({"command": pb.CommandSource(argv=["x"])}), "no format that this agent knows"),
+        (
+            output({"command": pb.CommandSource(argv=["x"], format=pb.OUTPUT_FORMAT_TEXT)}),
+            "does not name its output",
+        ),
+        (output({"command": pb.CommandSource(format=pb.OUTPUT_FORMAT_JSON)}), "names no program"),
+    ],
+)
+def test_what_is_refused(spec: pb.RunSpec, words: str) -> None:
+    """What would fail in the middle, or do harm, is refused at the start."""
+    with pytest.raises(RunError) as caught:
+        check_spec(spec)
+    assert caught.value.problem.reason is Reason.INVALID_SPEC
+    assert words in caught.value.problem.message
