@@ -115,11 +115,11 @@ def start(
         StartError: it is not there or cannot be run; the message names it.
     """
     cwd = workspace.resolve(around.work_dir, working_dir)
-    if not cwd.is_dir():
-        message = f"the working directory {quoted(str(cwd))} does not exist"
-        raise StartError(Reason.COMMAND_FAILED, message, NOT_EXECUTABLE)
     full = {**around.environment, **environment}
     try:
+        if not cwd.is_dir():
+            message = f"the working directory {quoted(str(cwd))} does not exist"
+            raise StartError(Reason.COMMAND_FAILED, message, NOT_EXECUTABLE)
         return around.processes.start(argv, cwd=cwd, environment=full, stdout=stdout)
     except OSError as error:
         raise _start_error(argv[0], cwd, full.get("PATH"), error) from None

@@ -171,7 +171,9 @@ def _items(value: Any) -> list[Any]:
 
 
 def _dict(value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, Object) else {}
+    members = dict(value) if isinstance(value, Object) else {}
+    # With a key twice it is of no form at all.
+    return members if members and len(members) == len(value) else {}
 
 
 def _is_text(value: Any) -> TypeGuard[str]:

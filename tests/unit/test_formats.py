@@ -51,6 +51,13 @@ def test_a_bad_terraform_entry_leaves_the_others_alone(entry: object) -> None:
     assert "'bad'" in found.problem.message
 
 
+def test_an_entry_that_says_something_twice_is_bad() -> None:
+    """Of two values of one entry none is taken."""
+    found = collected(formats.read_terraform, b'{"bad":{"value":1,"sensitive":true,"sensitive":false}}')
+    assert names_and_data(found) == {}
+    assert found.problem is not None
+
+
 def test_json_members_are_outputs() -> None:
     """Each member is an output, and sensitive; an empty name is a name."""
     found = collected(formats.read_json, {"a": {"b": [1]}, "": None})

@@ -4,7 +4,6 @@
 
 import asyncio
 import datetime as dt
-import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -245,20 +244,55 @@ async def test_garbage_on_the_port(agent: AgentProcess) -> None:
     await assert_well(agent)
 
 
-def test_tls_1_3_only_is_agreed(agent: AgentProcess, authority: trust.Authority, tmp_path: Path) -> None:
-    """The operator's handshake ends in TLS 1.3 with a curve."""
+def h2_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """Returns a frame of HTTP/2."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def h2_get_info(name: str) -> bytes:
+    """Returns what a client sends to call GetInfo, in the simplest HTTP/2 there is."""
+    headers = {
+        ":method": "POST",
+        ":scheme": "https",
+        ":path": "/outhaul.agent.v1.Agent/GetInfo",
+        ":authority": name,
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    block = b"".join(
+        b"\0" + bytes([len(key)]) + key.encode() + bytes([len(value)]) + value.encode()
+        for key, value in headers.items()
+    )
+    settings, end_headers, end_stream = h2_frame(4, 0, 0, b""), 4, 1
+    call = h2_frame(1, end_headers, 1, block) + h2_frame(0, end_stream, 1, bytes(5))
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + call
+
+
+@pytest.mark.parametrize(
+    ("version", "answer"),
+    [(ssl.TLSVersion.TLSv1_2, b"grpc-status\x017"), (ssl.TLSVersion.TLSv1_3, b"grpc-status\x010")],
+)
+async def test_only_tls_1_3_is_answered(
+    agent: AgentProcess, authority: trust.Authority, tmp_path: Path, version: ssl.TLSVersion, answer: bytes
+) -> None:
+    """With an older TLS even the operator is denied."""
     leaf = trust.issue_operator(authority, now())
     file = tmp_path / "operator.pem"
     file.write_bytes(leaf.certificate + leaf.key)
     context = ssl.create_default_context(cadata=authority.roots.decode())
     context.load_cert_chain(file)
     context.set_alpn_protocols(["h2"])
+    context.minimum_version = context.maximum_version = version
     name = layout.server_name(agent.spec.run_uid)
-    with (
-        socket.create_connection((agent.ip, layout.PORT), CALL) as raw,
-        context.wrap_socket(raw, server_hostname=name) as secure,
-    ):
-        assert secure.version() == "TLSv1.3"
+    reader, writer = await asyncio.open_connection(agent.ip, layout.PORT, ssl=context, server_hostname=name)
+    writer.write(h2_get_info(name))
+    received = b""
+    async with asyncio.timeout(CALL):
+        while answer not in received:
+            chunk = await reader.read(4096)
+            assert chunk, received
+            received += chunk
+    writer.close()
 
 
 async def test_the_agent_of_another_run(agent: AgentProcess) -> None:
