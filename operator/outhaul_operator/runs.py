@@ -109,6 +109,7 @@ class _Run:
         self._status = statuses.read(obj)
         self._warnings = PodWarnings(context.cluster)
         self._redial_s, self._longest_redial_s = _REDIAL_S
+        self._looked_at = time.monotonic()
 
     async def carry_out(self) -> None:
         try:
@@ -148,8 +149,11 @@ class _Run:
                 return
             if situation.stage is Stage.WAITING:
                 await self._wait_for_start(obj, situation, changed)
-            elif await self._from_agent(action, situation, provenance, changed):
+            elif await self._from_agent(action, situation, provenance):
                 return
+            else:
+                await self._wait_for_agent(changed)
+            await self._look_again(pod)
 
     # -- the pod
 
@@ -187,13 +191,29 @@ class _Run:
             if warning is not None:
                 await self._note(statuses.pending(self._status, *warning, pod=situation))
 
+    async def _look_again(self, key: Key) -> None:
+        """Asks the server for the pod, now and then: the watch may have missed something."""
+        if time.monotonic() - self._looked_at < LOOK_AGAIN_S:
+            return
+        self._looked_at = time.monotonic()
+        try:
+            self._view.put(Kind.POD, await self._cluster.get(*key))
+        except NotFoundError:
+            gone = self._view.get(key)
+            if gone is not None:
+                self._view.drop(Kind.POD, gone)
+
     # -- the agent
 
-    async def _from_agent(
-        self, action: AgentAction, situation: Situation, provenance: Provenance, changed: asyncio.Event
-    ) -> bool:
-        """Follows the run at its agent and stores its outputs; returns whether the run has ended."""
-        await self._note(statuses.running(self._status, situation, names.pod_name(action.metadata.name)))
+    async def _wait_for_agent(self, changed: asyncio.Event) -> None:
+        """Waits before an agent that did not answer is dialled again, or until the pod changes."""
+        await is_set(changed, self._redial_s)
+        self._redial_s = min(2 * self._redial_s, self._longest_redial_s)
+
+    async def _from_agent(self, action: AgentAction, situation: Situation, provenance: Provenance) -> bool:
+        """Follows the run at its agent and stores its outputs; returns False where the agent cannot be reached."""
+        if self._status.phase is not ActionPhase.RUNNING:
+            await self._note(statuses.running(self._status, situation, names.pod_name(action.metadata.name)))
         leaf = self._context.identity.leaf(datetime.now(UTC))
         uid = action.metadata.uid
         try:
@@ -201,6 +221,8 @@ class _Run:
                 situation.ip, run_uid=uid, identity=leaf, roots=self._context.identity.roots
             ) as agent:
                 provenance.agent_version = (await agent.info()).agent_version
+                self._redial_s = _REDIAL_S[0]
+                self._status = statuses.running(self._status, situation, names.pod_name(action.metadata.name))
                 state = await self._follow(agent)
                 infos = await agent.outputs()
                 outputs = [await agent.read(info) for info in infos]
@@ -210,8 +232,8 @@ class _Run:
                     await agent.acknowledge(agents.outputs_digest(infos))
         except agents.AgentUnreachable as error:
             _logger.debug("%s: %s", action.metadata.name, error)
-            await is_set(changed, self._redial_s)
-            self._redial_s = min(2 * self._redial_s, self._longest_redial_s)
+            if self._redial_s == self._longest_redial_s and self._status.reason != Reason.AGENT_UNREACHABLE:
+                await self._note(statuses.unreachable(self._status, situation, str(error)))
             return False
         except agents.ProtocolMismatch as error:
             raise RunFailedError(Reason.PROTOCOL_MISMATCH, str(error)) from error

@@ -66,6 +66,15 @@ def running(status: AgentActionStatus, situation: Situation, pod: str) -> AgentA
     )
 
 
+def unreachable(status: AgentActionStatus, situation: Situation, words: str) -> AgentActionStatus:
+    """The agent's container runs, and for some time nobody could talk to it."""
+    message = (
+        f"{situation.message}, but its agent does not answer at {situation.ip}: {words}; "
+        "the run goes on, and its outputs are fetched once it does. Does a NetworkPolicy keep the operator out?"
+    )
+    return status.model_copy(update={"reason": Reason.AGENT_UNREACHABLE, "message": message[:4096]})
+
+
 def progressed(status: AgentActionStatus, state: RunState) -> AgentActionStatus:
     """The agent has told how far it is. A termination message may leave out steps; those that were known stay."""
     known = {one.name: one for one in status.steps} | {one.name: one for one in state.steps}
