@@ -1,6 +1,6 @@
 """AgentAction: one run. Its spec is final: commands, files, output sources. It knows nothing of engines."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from pydantic.config import JsonDict
@@ -17,7 +17,7 @@ from outhaul_api.common import (
     PreservedObject,
     Resource,
 )
-from outhaul_api.vocabulary import Action, ActionPhase, OutputFormat, StepPhase
+from outhaul_api.vocabulary import Action, ActionPhase, OutputFormat, OutputType, StepPhase
 
 Argument = Annotated[str, Field(max_length=32768)]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -93,6 +93,33 @@ class ManifestSource(Model):
     missing."""
 
 
+OutputName = Annotated[str, Field(min_length=0, max_length=1024)]
+
+
+class OutputDeclaration(Model):
+    """What is expected of one output, whatever source it comes from."""
+
+    name: OutputName
+    """The output's name."""
+    type: OutputType | None = None
+    """The type that its value must have. Text of a source that knows no types (a file, `text`, Porter's strings) is
+    read as this type."""
+    sensitive: bool | None = None
+    """Whether the value is a secret. True always counts; false counts where the source cannot say, and never
+    against a source that says it is one."""
+    required: bool = False
+    """Whether the run fails where the output is missing and has no default."""
+    default: Annotated[Any, Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})] = None
+    """The value where the output is missing. It is part of this object, so it must not be a secret."""
+
+
+Declarations = Annotated[list[OutputDeclaration], Field(max_length=1024, json_schema_extra=_MAP_BY_NAME)]
+Patterns = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=1024)]],
+    Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"}),
+]
+
+
 class OutputSource(Model):
     """One place where outputs come from: exactly one of the fields is given."""
 
@@ -146,6 +173,11 @@ class AgentActionSpec(Model):
     """The commands, in order."""
     outputs: OutputSources = []
     """Where outputs come from; read in order, and a name may come from one place only."""
+    declare: Declarations = []
+    """What is expected of outputs."""
+    non_sensitive: Patterns = []
+    """Names, or shell patterns of names, of outputs that are no secrets where their source cannot say whether they
+    are (a file, `json`, `text`)."""
     files: dict[str, Annotated[str, Field(max_length=1398104, json_schema_extra={"format": "byte"})]] = Field(
         default={}, json_schema_extra={"maxProperties": 1024}
     )

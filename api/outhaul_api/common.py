@@ -19,9 +19,7 @@ ObjectName = Annotated[
 ]
 """The name of a Kubernetes object (RFC 1123 subdomain)."""
 
-PreservedObject = Annotated[
-    dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
-]
+PreservedObject = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 """A piece of another API (a volume, a pod template): kept as it is, checked when it is used."""
 
 

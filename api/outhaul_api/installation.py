@@ -3,8 +3,9 @@
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
+from pydantic.config import JsonDict
 
-from outhaul_api.agentaction import Command, NameReference, OutputSources
+from outhaul_api.agentaction import Command, Declarations, NameReference, OutputSources, Patterns
 from outhaul_api.common import (
     AGE,
     SERVER_DEFAULT,
@@ -16,9 +17,9 @@ from outhaul_api.common import (
     ObjectName,
     Resource,
 )
-from outhaul_api.vocabulary import Action, ActionPhase, DeletionPolicy, InstallationPhase
+from outhaul_api.vocabulary import Action, ActionPhase, DeletionPolicy, InstallationPhase, KeyStyle
 
-_BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+_BY_NAME: JsonDict = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 Commands = Annotated[list[Command], Field(max_length=64, json_schema_extra=_BY_NAME)]
 
 
@@ -58,6 +59,15 @@ class ActionCommands(Model):
     """What uninstalls; nothing is run where it is empty."""
 
 
+class ServiceBinding(Model):
+    """What servicebinding.io asks of a Secret beside the outputs."""
+
+    type: str = Field(min_length=1, max_length=253)
+    """The entry `type`: what kind of service it is, such as `postgresql`."""
+    provider: str | None = Field(default=None, max_length=253)
+    """The entry `provider`: who provides it."""
+
+
 class Outputs(Model):
     """Where outputs come from and where they go."""
 
@@ -65,6 +75,60 @@ class Outputs(Model):
     """Where outputs come from; the engine's own sources where it is absent."""
     secret_name: ObjectName | None = None
     """The name of the latest Secret; by default the Installation's name with `-outputs`."""
+    declare: Declarations = []
+    """What is expected of outputs: type, whether they are secrets, whether they must be there, a default."""
+    non_sensitive: Patterns = []
+    """Names, or shell patterns of names, of outputs that are no secrets where their source cannot say whether they
+    are (a file, `json`, `text`)."""
+    key_style: KeyStyle = KeyStyle.NAME
+    """How the latest Secret's keys are made of the outputs' names."""
+    template: dict[str, Annotated[str, Field(max_length=65536)]] = Field(
+        default={}, json_schema_extra={"maxProperties": 256}
+    )
+    """Further keys of the latest Secret, made from outputs: key to a Jinja template, in which each output is a variable
+    and `outputs["a-b"]` reaches those whose names are none. For example
+    `postgresql://{{ user }}:{{ password|urlencode }}@{{ host }}:{{ port }}`."""
+    binding: ServiceBinding | None = None
+    """Adds the entries `type` and `provider` of servicebinding.io to the latest Secret."""
+    history_limit: int = Field(default=5, ge=1, le=1000)
+    """How many runs are kept with their outputs, the current one always among them."""
+
+
+class OutputReference(Model):
+    """An output of another Installation of the same namespace."""
+
+    installation: ObjectName
+    """The Installation's name."""
+    name: str = Field(min_length=1, max_length=1024)
+    """The output's name."""
+
+
+class KeyReference(Model):
+    """A key of a ConfigMap or a Secret of the same namespace."""
+
+    name: ObjectName
+    """The object's name."""
+    key: str = Field(min_length=1, max_length=253)
+    """The key."""
+
+
+class Input(Model):
+    """A value from elsewhere: exactly one of `output`, `configMapKeyRef` and `secretKeyRef` is given.
+
+    Terraform gets it as the variable of its name, Porter as the parameter, commands as `OUTHAUL_INPUT_<name>`.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=253)
+    """The input's name."""
+    output: OutputReference | None = None
+    """An output of another Installation, which must be Ready. A secret goes to the pod by reference; the operator does
+    not read it."""
+    config_map_key_ref: KeyReference | None = None
+    """A ConfigMap's key. It goes to the pod by reference, so a change of it counts at the next run."""
+    secret_key_ref: KeyReference | None = None
+    """A Secret's key. It goes to the pod by reference, so a change of it counts at the next run."""
+    file: str | None = Field(default=None, min_length=1, max_length=1024)
+    """Gives the value as this file of the working directory (a relative path) instead of a variable."""
 
 
 class InstallationSpec(Model):
@@ -79,9 +143,7 @@ class InstallationSpec(Model):
     Kubernetes objects go."""
     bundle: Bundle | None = None
     """The bundle that engine `porter` installs."""
-    parameters: Annotated[
-        dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
-    ] = {}
+    parameters: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})] = {}
     """Parameters, free in form. They are readable by everyone who may read this object: no secrets."""
     labels: dict[str, Annotated[str, Field(max_length=1024)]] = Field(
         default={}, json_schema_extra={"maxProperties": 256}
@@ -98,11 +160,15 @@ class InstallationSpec(Model):
     """The infrastructure code."""
     commands: ActionCommands | None = None
     """The commands of engine `exec`."""
+    inputs: list[Input] = Field(default=[], max_length=256, json_schema_extra=_BY_NAME)
+    """Values from other Installations' outputs, from ConfigMaps and from Secrets."""
+    depends_on: Annotated[
+        list[ObjectName], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = []
+    """Installations of the same namespace that must be Ready, at their newest generation, before a run starts."""
     outputs: Outputs = Outputs()
     """Where outputs come from and where they go."""
-    deletion_policy: DeletionPolicy = Field(
-        default=DeletionPolicy.DELETE, json_schema_extra={SERVER_DEFAULT: True}
-    )
+    deletion_policy: DeletionPolicy = Field(default=DeletionPolicy.DELETE, json_schema_extra={SERVER_DEFAULT: True})
     """What deleting this object does: `Delete` uninstalls first, `Orphan` leaves what was installed."""
     timeout: Duration | None = None
     """How long all commands of one run together may take (default 1h)."""
@@ -125,6 +191,10 @@ class RunReference(Model):
     """The value of the retry annotation that asked for it."""
     phase: ActionPhase | None = None
     """How the run ended; absent until it has."""
+    recollect: str | None = None
+    """The value of the recollect annotation that asked for it."""
+    outputs_lost: bool | None = None
+    """True where its commands succeeded and its pod was lost before the outputs were stored."""
     started: bool | None = None
     """False where the run was cancelled before its pod had started anything."""
     finished_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})

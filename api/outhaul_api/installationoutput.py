@@ -109,9 +109,7 @@ class InstallationOutput(Resource):
         InstallationOutputSpec,
         Field(
             json_schema_extra={
-                "x-kubernetes-validations": [
-                    {"rule": "self == oldSelf", "message": "a record of outputs is final"}
-                ]
+                "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "a record of outputs is final"}]
             }
         ),
     ]

@@ -12,6 +12,12 @@ API_VERSION = f"{GROUP}/{VERSION}"
 RETRY_ANNOTATION = f"{GROUP}/retry"
 """On an Installation: any value that was not there before asks for another run."""
 
+RECOLLECT_ANNOTATION = f"{GROUP}/recollect"
+"""On an Installation: any value that was not there before asks for the outputs to be read again, without applying."""
+
+UNINSTALL_FIRST_ANNOTATION = f"{GROUP}/uninstall-first"
+"""On an Installation: `true` lets it be uninstalled although others use its outputs or depend on it."""
+
 RUN_ANNOTATION = f"{GROUP}/run"
 """On a latest Secret: the name of the run that it shows."""
 
@@ -58,6 +64,17 @@ class Action(StrEnum):
     INSTALL = "install"
     UPGRADE = "upgrade"
     UNINSTALL = "uninstall"
+    RECOLLECT = "recollect"
+    """Read the outputs again and publish them; nothing is applied."""
+
+
+class KeyStyle(StrEnum):
+    """How the latest Secret's keys are made of the outputs' names."""
+
+    NAME = "Name"
+    """The output's name where Kubernetes accepts it, else a reversible encoding of it."""
+    ENV = "Env"
+    """UPPER_SNAKE, so that the Secret can be used with `envFrom`. Two outputs of one key are an error."""
 
 
 class DeletionPolicy(StrEnum):
@@ -165,6 +182,8 @@ class InstallationCondition(StrEnum):
     """True: nothing will happen until a person changes something."""
     OUTPUTS_READY = "OutputsReady"
     """True: the latest Secret shows the newest successful run."""
+    DEPENDENCIES_READY = "DependenciesReady"
+    """True: what `dependsOn` and `inputs` name is there; only on Installations that name something."""
 
 
 class ActionCondition(StrEnum):
@@ -194,6 +213,16 @@ class Reason(StrEnum):
     """A newer spec waits until the run in flight has ended."""
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_ENGINE = "UnknownEngine"
+    DEPENDENCY_NOT_READY = "DependencyNotReady"
+    """An Installation that this one depends on is missing, or not Ready at its newest generation."""
+    DEPENDENCY_CYCLE = "DependencyCycle"
+    """Installations wait for each other in a ring."""
+    OUTPUT_NOT_FOUND = "OutputNotFound"
+    """An output that an input names does not exist."""
+    IN_USE = "InUse"
+    """Others use this Installation's outputs; they are uninstalled first."""
+    TEMPLATE_FAILED = "TemplateFailed"
+    """A template of the latest Secret cannot be rendered, or two outputs have one key."""
     AGENT_CONFIG_NOT_FOUND = "AgentConfigNotFound"
     NO_AGENT_IMAGE = "NoAgentImage"
     RUN_FAILED = "RunFailed"
