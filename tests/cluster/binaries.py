@@ -70,9 +70,7 @@ def ensure(*names: str) -> dict[str, Path]:
     found = {name: find(name) for name in names}
     absent = [name for name, path in found.items() if path is None]
     if absent:
-        raise BinariesMissing(
-            f"{', '.join(absent)}: built or installed, and still not found in {cache()} or PATH"
-        )
+        raise BinariesMissing(f"{', '.join(absent)}: built or installed, and still not found in {cache()} or PATH")
     return {name: path for name, path in found.items() if path is not None}
 
 

@@ -263,9 +263,7 @@ class ControlPlane:
             events = [json.loads(line) for line in lines if line.endswith("\n")]
             return events if any(event["requestURI"] == marker for event in events) else None
 
-        events = until(
-            caught_up, what="the audit log (is the control plane made with audit=True?)", timeout=10
-        )
+        events = until(caught_up, what="the audit log (is the control plane made with audit=True?)", timeout=10)
         return [event for event in events if user in {None, event["user"].get("username")}]
 
     def _choose_ports(self) -> None:
@@ -321,9 +319,7 @@ class ControlPlane:
             bind=self._bind,
             advertise=self._advertise,
             serving=pki.issue("apiserver", "kube-apiserver", names=components.SERVING_NAMES),
-            kubelet_client=pki.issue(
-                "kubelet-client", "kube-apiserver-kubelet-client", organizations=masters
-            ),
+            kubelet_client=pki.issue("kubelet-client", "kube-apiserver-kubelet-client", organizations=masters),
         )
         if self._audit:
             policy = self.root / "audit-policy.json"

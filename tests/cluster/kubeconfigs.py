@@ -22,9 +22,7 @@ def _write(path: Path, server: str, ca: Path, user: str, credentials: dict[str, 
     config = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [
-            {"name": "outhaul", "cluster": {"server": server, "certificate-authority-data": _inline(ca)}}
-        ],
+        "clusters": [{"name": "outhaul", "cluster": {"server": server, "certificate-authority-data": _inline(ca)}}],
         "users": [{"name": user, "user": credentials}],
         "contexts": [{"name": "outhaul", "context": {"cluster": "outhaul", "user": user}}],
         "current-context": "outhaul",

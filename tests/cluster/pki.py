@@ -68,9 +68,7 @@ class Authority:
             x509.BasicConstraints(ca=False, path_length=None), critical=True
         )
         builder = builder.add_extension(_key_usage(ca=False), critical=True)
-        builder = builder.add_extension(
-            x509.ExtendedKeyUsage(_PURPOSES if names else _PURPOSES[:1]), critical=False
-        )
+        builder = builder.add_extension(x509.ExtendedKeyUsage(_PURPOSES if names else _PURPOSES[:1]), critical=False)
         builder = builder.add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._ca_key().public_key()), critical=False
         )
@@ -104,9 +102,7 @@ class Authority:
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_key_usage(ca=True), critical=True)
         _write_key(self.ca.key, key)
-        _write(
-            self.ca.certificate, builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        )
+        _write(self.ca.certificate, builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
     def _ca_key(self) -> ec.EllipticCurvePrivateKey:
         key = serialization.load_pem_private_key(self.ca.key.read_bytes(), None)
@@ -114,9 +110,7 @@ class Authority:
         return key
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
@@ -154,9 +148,7 @@ def _general_name(name: str) -> x509.GeneralName:
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     _write(
         path,
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )
 
 

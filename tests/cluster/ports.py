@@ -19,19 +19,18 @@ def remembered(file: Path, names: Sequence[str]) -> dict[str, int]:
         kept = {str(name): int(port) for name, port in json.loads(file.read_text()).items()}
         if set(names) <= set(kept):
             return kept
-    ports = dict(zip(names, _free(len(names)), strict=True))
+    ports = dict(zip(names, free(len(names)), strict=True))
     write_private(file, json.dumps(ports).encode())
     return ports
 
 
-def _free(count: int) -> list[int]:
+def free(count: int) -> list[int]:
+    """That many ports in a row on which nobody listens."""
     for start in random.sample(range(_FIRST, _LAST - count), 200):
         candidates = list(range(start, start + count))
         if all(map(_is_free, candidates)):
             return candidates
-    raise ClusterError(
-        f"no {count} free ports in a row between {_FIRST} and {_LAST}: what is listening there?"
-    )
+    raise ClusterError(f"no {count} free ports in a row between {_FIRST} and {_LAST}: what is listening there?")
 
 
 def _is_free(port: int) -> bool:

@@ -49,9 +49,7 @@ class Identity:
 class Process:
     """One program that was started here, or found again by its pid file."""
 
-    def __init__(
-        self, name: str, identity: Identity, pidfd: int, files: tuple[Path, Path], child: Any = None
-    ) -> None:
+    def __init__(self, name: str, identity: Identity, pidfd: int, files: tuple[Path, Path], child: Any = None) -> None:
         self.name = name
         self.identity = identity
         self.log, self._pid_file = files
@@ -103,9 +101,7 @@ class Process:
         if not self.wait(grace):
             self.signal(signal.SIGKILL)
             if not self.wait(10):
-                raise ComponentFailed(
-                    f"{self.name} (pid {self.pid}) does not end: look at its state in /proc"
-                )
+                raise ComponentFailed(f"{self.name} (pid {self.pid}) does not end: look at its state in /proc")
         self.finish()
 
     def kill(self) -> None:
@@ -175,10 +171,8 @@ class Processes:
             words = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), end, *words]
 
         def spawn() -> subprocess.Popen[bytes]:
-            with os.fdopen(
-                os.open(self.log(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
-            ) as log:
-                return subprocess.Popen(
+            with os.fdopen(os.open(self.log(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+                child = subprocess.Popen(
                     words,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -188,15 +182,14 @@ class Processes:
                     umask=umask,
                     start_new_session=True,  # Ctrl-C in the terminal is ours alone: we stop them in order
                 )
+            self._remember(name, child.pid, words)
+            return child
 
         child = _in_lasting_thread(spawn)
         identity = Identity.of(child.pid)
         if identity is None:
             raise ComponentFailed(f"{name} cannot be seen in /proc: is it mounted with hidepid?")
         files = (self.log(name), self._pid_file(name))
-        known = {**asdict(identity), "command": [str(word) for word in command]}
-        files[1].with_suffix(".json").write_text(json.dumps(known))
-        files[1].write_text(f"{identity.pid}\n")
         process = Process(name, identity, os.pidfd_open(child.pid), files, child)
         self._started[name] = process
         return process
@@ -263,6 +256,14 @@ class Processes:
     def log(self, name: str) -> Path:
         """Where the program of this name logs."""
         return self._logs / f"{name}.log"
+
+    def _remember(self, name: str, pid: int, command: Sequence[str]) -> None:
+        """Writes the pid file; in the thread that starts it, where no Ctrl-C comes between."""
+        identity = Identity.of(pid)
+        if identity is not None:
+            file = self._pid_file(name)
+            file.with_suffix(".json").write_text(json.dumps({**asdict(identity), "command": command}))
+            file.write_text(f"{pid}\n")
 
     def _pid_file(self, name: str) -> Path:
         return self._runs / f"{name}.pid"

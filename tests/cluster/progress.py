@@ -34,9 +34,7 @@ def wait_for(done: Callable[[float], bool], what: str, detail: Callable[[], str]
     return time.monotonic() - begun
 
 
-def follow(
-    process: Process, what: str, detail: Callable[[], str] = lambda: "", *, let_go: bool = False
-) -> float:
+def follow(process: Process, what: str, detail: Callable[[], str] = lambda: "", *, let_go: bool = False) -> float:
     """Waits for a program that is to end by itself.
 
     Args:

@@ -47,9 +47,7 @@ def build(components: Sequence[str], destination: Path) -> None:
     destination.mkdir(parents=True, exist_ok=True)
     for abandoned in destination.parent.glob("build-*"):
         shutil.rmtree(abandoned, ignore_errors=True)
-    with tempfile.TemporaryDirectory(
-        prefix="build-", dir=destination.parent, ignore_cleanup_errors=True
-    ) as directory:
+    with tempfile.TemporaryDirectory(prefix="build-", dir=destination.parent, ignore_cleanup_errors=True) as directory:
         work = Path(directory)
         processes = Processes(work)
         say(f"building {', '.join(components)} {VERSION} from Debian's sources: about 7 minutes on 2 cores")
@@ -82,9 +80,7 @@ def download(work: Path, processes: Processes) -> Path:
     archive = next(work.glob("kubernetes_*.orig.tar.*"), None)
     if archive is None or VERSION not in archive.name:
         found = archive.name if archive else "nothing"
-        raise BinariesMissing(
-            f"Debian's source package kubernetes {VERSION} is wanted, apt-get brought {found}"
-        )
+        raise BinariesMissing(f"Debian's source package kubernetes {VERSION} is wanted, apt-get brought {found}")
     return archive
 
 
@@ -125,9 +121,7 @@ def compile_components(components: Sequence[str], tree: Path, processes: Process
     process = processes.start("make", command, cwd=tree, env=environment, group=True)
 
     def detail() -> str:
-        packages_done = re.findall(
-            r"^[\w.-]+(?:/[\w.-]+)+$", process.log.read_text(errors="replace"), re.MULTILINE
-        )
+        packages_done = re.findall(r"^[\w.-]+(?:/[\w.-]+)+$", process.log.read_text(errors="replace"), re.MULTILINE)
         return (
             f"{len(packages_done)} packages compiled, now {packages_done[-1]}"
             if packages_done

@@ -1,20 +1,33 @@
-"""Outhaul on a cluster of its own: control plane, stand-in kubelet, CRDs and the operator, for tests, demo and `make up`."""
+"""Outhaul on a cluster of its own, as processes: for the tests, the demo and `make up`."""
 
+import base64
+import json
 import os
 import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Self
 
-from cluster import packages, waiting
-from cluster.controlplane import ControlPlane
+from cluster import packages, ports, waiting
+from cluster.controlplane import APISERVER, ETCD, ControlPlane
+from cluster.errors import ComponentFailed
 from cluster.kubelet import StandInKubelet
 from cluster.processes import Process
+from cluster.progress import say
 
 REPOSITORY = Path(__file__).parents[2]
 TESTS = REPOSITORY / "tests"
+NEEDS = {"bwrap": "bubblewrap"}
+"""What the stand-in kubelet needs beyond Python, and the Debian package that brings it."""
+
 OPERATOR_NAMESPACE = "outhaul-system"
 KUBELET, OPERATOR = "kubelet", "operator"
 OPERATOR_ACCOUNT = "outhaul-operator"
+
+_TOKEN_SECONDS = 365 * 86400  # the operator has no kubelet that would renew its token
+_TOKEN_LEFT = 86400
 
 
 def operator_user() -> str:
@@ -23,12 +36,12 @@ def operator_user() -> str:
 
 
 class Stack:
-    """A control plane with a stand-in kubelet and the operator beside it, as processes.
+    """A control plane with a stand-in kubelet and the operator beside it.
 
     The operator runs under its own service account and the role of `deploy/`, never as an administrator.
 
     Args:
-        control_plane: where; it is started and stopped by whoever made it.
+        control_plane: where; whoever made it stops it.
         path: folders that the pods' containers search for programs before the environment's.
     """
 
@@ -39,9 +52,12 @@ class Stack:
         self._path = path
 
     def start(self) -> Self:
-        """Starts what is not running, and waits until it is ready."""
-        packages.ensure({"bwrap": "bubblewrap"})
+        """Starts what is not running, leaves the rest, and waits until all of it is ready."""
+        packages.ensure(NEEDS)
+        self.control_plane.start((ETCD, APISERVER))
         self.install()
+        # The garbage collector looks for new kinds when it starts, and then every 30 seconds.
+        self.control_plane.start()
         self.start_kubelet()
         self.start_operator()
         return self
@@ -54,10 +70,9 @@ class Stack:
     def install(self) -> None:
         """Applies the CRDs, the operator's namespace and its role, as `deploy/` has them; not its Deployment."""
         kubectl = self.control_plane.kubectl
-        # The API server is older than 1.25: see docs/install.md.
-        kubectl("apply", "--validate=false", "-f", "-", stdin=kubectl("kustomize", str(REPOSITORY / "crds")))
         everything = kubectl("kustomize", str(REPOSITORY / "deploy"))
         kept = [one for one in everything.split("\n---\n") if "\nkind: Deployment\n" not in f"\n{one}\n"]
+        # The API server is older than 1.25: see docs/install.md.
         kubectl("apply", "--validate=false", "-f", "-", stdin="\n---\n".join(kept))
 
     def start_kubelet(self) -> None:
@@ -69,9 +84,10 @@ class Stack:
             plane.kubeconfig, root, path=[*self._path, Path(sys.prefix, "bin")], binds=[REPOSITORY / "samples"]
         )
         search = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-        plane.processes.start(KUBELET, one.command, env={"PYTHONPATH": search}, group=True)
+        process = plane.processes.start(KUBELET, one.command, env={"PYTHONPATH": search}, group=True)
 
         def ready() -> bool:
+            _check(process)
             answer = plane.kubectl(
                 "get", "nodes", "-o", 'jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}'
             )
@@ -80,12 +96,31 @@ class Stack:
         waiting.until(ready, what="the stand-in kubelet's node is ready", timeout=60)
 
     def start_operator(self) -> Process:
-        """Starts the operator, unless it runs; it needs no more to be ready than to be told of objects."""
+        """Starts the operator, unless it runs, and waits until it is healthy."""
         plane = self.control_plane
-        kubeconfig = plane.service_account_kubeconfig(OPERATOR_NAMESPACE, OPERATOR_ACCOUNT)
-        command = [sys.executable, "-m", "outhaul_operator", "--kubeconfig", kubeconfig, "--liveness-port", "0"]
+        found = plane.processes.find(OPERATOR)
+        if found is not None:
+            if _seconds_left(self._operator_kubeconfig) > _TOKEN_LEFT:
+                return found
+            say("the operator's token has expired or soon will: starting it again with a new one")
+            found.stop(grace=10)
+        plane.service_account_kubeconfig(OPERATOR_NAMESPACE, OPERATOR_ACCOUNT, seconds=_TOKEN_SECONDS)
+        (port,) = ports.free(1)
+        command = [sys.executable, "-m", "outhaul_operator", "--kubeconfig", self._operator_kubeconfig]
         command += ["--operator-namespace", OPERATOR_NAMESPACE, "--agent-image", "outhaul-agent"]
-        return plane.processes.start(OPERATOR, command)
+        command += ["--liveness-port", str(port)]
+        process = plane.processes.start(OPERATOR, command)
+
+        def healthy() -> bool:
+            _check(process)
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+                    return bool(answer.status == 200)
+            except (urllib.error.URLError, TimeoutError, ConnectionError):
+                return False
+
+        waiting.until(healthy, what="the operator to be healthy", timeout=60)
+        return process
 
     def kill_operator(self) -> None:
         """Ends the operator as a crash would (SIGKILL)."""
@@ -98,3 +133,24 @@ class Stack:
         """What a container has printed so far."""
         file = self.control_plane.root / "kubelet" / "logs" / f"{namespace}_{pod}_{container}.log"
         return file.read_text(errors="replace") if file.exists() else ""
+
+    @property
+    def _operator_kubeconfig(self) -> Path:
+        return self.control_plane.root / f"{OPERATOR_NAMESPACE}_{OPERATOR_ACCOUNT}.kubeconfig"
+
+
+def _check(process: Process) -> None:
+    """Tells why a program is gone that should be there."""
+    if not process.running():
+        raise ComponentFailed(f"{process.name} ended while it started; the end of {process.log}:\n{process.tail()}")
+
+
+def _seconds_left(kubeconfig: Path) -> float:
+    """How long the token in a kubeconfig is still valid; 0 where there is none."""
+    try:
+        token = json.loads(kubeconfig.read_text())["users"][0]["user"]["token"]
+        claims = token.split(".")[1]
+        expires = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["exp"]
+    except (OSError, ValueError, LookupError):
+        return 0.0
+    return float(expires) - time.time()
