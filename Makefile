@@ -42,3 +42,22 @@ proto: $(READY) ## Generate the gRPC code from the protos
 .PHONY: constraints
 constraints: ## Write constraints.txt: the newest of everything that is needed, from a fresh environment
 	.ci/constraints $(PYTHON)
+
+# The cluster of the demo and the tests, which is no part of the distribution.
+CLUSTER := PYTHONPATH=tests $(BIN)/python -m cluster
+
+.PHONY: demo
+demo: $(READY) ## Install samples/terraform on a cluster of its own, show it, and clean up
+	@$(CLUSTER) demo
+
+.PHONY: up
+up: $(READY) ## Start a cluster and the operator in the background, or what of it is not running
+	@$(CLUSTER) up
+
+.PHONY: down
+down: $(READY) ## Stop what `make up` has started, and remove it
+	@$(CLUSTER) down
+
+.PHONY: test
+test: check ## Lint and types, then all tests: unit, wire, integration and end to end
+	$(BIN)/pytest tests/unit tests/wire tests/integration tests/e2e
