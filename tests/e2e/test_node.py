@@ -18,7 +18,7 @@ from cluster.node import Node
 from cluster.remains import Claim
 from cluster.waiting import until
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.usefixtures("node")]
 
 Finished = Callable[..., dict[str, Any]]
 
