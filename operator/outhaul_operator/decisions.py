@@ -83,6 +83,26 @@ def decide(installation: Installation, newest: RunReference | None) -> Decision:
     return Due(Action.INSTALL if uninstalled or installation.status.last_succeeded is None else Action.UPGRADE)
 
 
+def next_run(installation: Installation, newest: RunReference | None, due: Action) -> RunReference:
+    """Returns the run that is to be started after the newest one."""
+    metadata = installation.metadata
+    retry = metadata.annotations.get(RETRY_ANNOTATION)
+    digest = spec_digest(installation)
+    number = (newest.number if newest is not None else 0) + 1
+    name = names.run_name(
+        metadata.name,
+        uid=metadata.uid,
+        number=number,
+        generation=metadata.generation,
+        digest=digest,
+        action=due,
+        retry=retry,
+    )
+    return RunReference(
+        name=name, action=due, generation=metadata.generation, number=number, digest=digest, retry=retry
+    )
+
+
 def reference_of(action: AgentAction) -> RunReference:
     """Returns a run as its Installation remembers it."""
     reference = action.spec.installation

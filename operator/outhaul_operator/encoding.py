@@ -18,6 +18,8 @@ MAX_SECRET_BYTES = 1024 * 1024
 _MAX_KEY_BYTES = 256 * 1024
 MAX_INLINE_BYTES = 4096
 MAX_INLINE_TOTAL_BYTES = 256 * 1024
+_MAX_INLINE_DEPTH = 64
+"""Deeper values are valid, but pydantic cannot write them."""
 _MAX_NAMES = 1024
 
 _VALID_KEY = re.compile(r"(?!\.\.)(?!\.$)[-._a-zA-Z0-9]{1,253}")
@@ -79,7 +81,7 @@ def split(outputs: Sequence[AgentOutput]) -> tuple[list[dict[str, bytes]], list[
 
 
 class _InexactError(ValueError):
-    """A number that JSON in Kubernetes (int64 or float64) would not keep as it was written."""
+    """A value that JSON in Kubernetes (numbers are int64 or float64) would not keep as it was written."""
 
 
 def _exact_int(text: str) -> int:
@@ -95,6 +97,18 @@ def _exact_float(text: str) -> float:
     raise _InexactError
 
 
+def _exact_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(members)
+    if len(result) < len(members):
+        raise _InexactError
+    return result
+
+
+def _depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(_depth, inner), default=0)
+
+
 @dataclass(frozen=True)
 class Inline:
     """A value that a record can show."""
@@ -104,15 +118,27 @@ class Inline:
 
 
 def inline(output: AgentOutput) -> Inline | None:
-    """Returns an output's value as JSON; None where it is sensitive, large, binary, or would not stay exact."""
+    """Returns an output's value as JSON; None where it is sensitive, large, binary, or would not stay exact.
+
+    An agent is not believed: a value that is not what its type says is not shown either.
+    """
     if output.sensitive or output.type == OutputType.BYTES or len(output.data) > MAX_INLINE_BYTES:
         return None
-    text = output.data.decode()
-    if output.type == OutputType.STRING:
-        return Inline(text, len(output.data))
     try:
-        value = json.loads(text, parse_int=_exact_int, parse_float=_exact_float)
-    except (_InexactError, RecursionError):
+        value: Any = output.data.decode()
+        if output.type != OutputType.STRING:
+            value = json.loads(
+                value,
+                parse_int=_exact_int,
+                parse_float=_exact_float,
+                parse_constant=_exact_float,
+                object_pairs_hook=_exact_object,
+            )
+            # Half a surrogate pair can be written in JSON, and nowhere else.
+            json.dumps(value, ensure_ascii=False).encode()
+        if _depth(value) > _MAX_INLINE_DEPTH:
+            return None
+    except (ValueError, RecursionError):
         return None
     return Inline(value, len(output.data))
 

@@ -47,7 +47,7 @@ from outhaul_operator.decisions import (
     belongs,
     decide,
     newest_run,
-    spec_digest,
+    next_run,
 )
 from outhaul_operator.engines.plan import Plan
 from outhaul_operator.outcomes import Outcome
@@ -196,30 +196,13 @@ class _Pass:
         else:
             plan.outputs = plan.outputs if spec.outputs.from_ is None else spec.outputs.from_
             await self._hold()
-        run = self._next_run(due)
+        run = next_run(self._installation, self._run, due)
         body = _agent_action(self._installation, run, plan)
         self._action = await self._create(body)
         self._run = run
         message = f"run {run.name} was created to {due} generation {run.generation}"
         await events.emit(self._cluster, self._obj, "Normal", Reason.DISPATCHED, message)
         return outcomes.in_flight(InFlight(run, newer_is_due=False), self._action)
-
-    def _next_run(self, due: Action) -> RunReference:
-        metadata = self._installation.metadata
-        retry = metadata.annotations.get(RETRY_ANNOTATION)
-        digest = spec_digest(self._installation)
-        name = names.run_name(
-            self._name,
-            uid=metadata.uid,
-            generation=metadata.generation,
-            digest=digest,
-            action=due,
-            retry=retry,
-        )
-        number = (self._run.number if self._run is not None else 0) + 1
-        return RunReference(
-            name=name, action=due, generation=metadata.generation, number=number, digest=digest, retry=retry
-        )
 
     async def _create(self, body: Object) -> AgentAction:
         name = body["metadata"]["name"]

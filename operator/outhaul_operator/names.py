@@ -20,10 +20,15 @@ def _shortened(name: str, limit: int) -> str:
     return f"{name[: limit - 11].rstrip('-.')}-{_hash(name)}"
 
 
-def run_name(installation: str, *, uid: str, generation: int, digest: str, action: str, retry: str | None) -> str:
-    """Returns the name of a run. Equal causes give equal names: to dispatch is to create, and *exists* means adopt."""
+def run_name(
+    installation: str, *, uid: str, number: int, generation: int, digest: str, action: str, retry: str | None
+) -> str:
+    """Returns the name of a run. Equal causes give equal names: to dispatch is to create, and *exists* means adopt.
+
+    The number is a cause too: a retry token, once used, may come back, and asks for another run then.
+    """
     # The longest name that is added to: `<run>-outputs-99`.
-    suffix = _hash(uid, str(generation), digest, action, retry or "")
+    suffix = _hash(uid, str(number), str(generation), digest, action, *([] if retry is None else [retry]))
     return f"{_shortened(installation, _NAME_LIMIT - 32)}-{suffix}"
 
 
@@ -44,7 +49,7 @@ def output_secret_name(run: str, shard: int) -> str:
 
 def latest_secret_name(installation: str, chosen: str | None) -> str:
     """Returns the name of an Installation's latest Secret."""
-    return chosen or f"{_shortened(installation, _NAME_LIMIT - 8)}-outputs"
+    return chosen or f"{_shortened(installation, _NAME_LIMIT - 32)}-outputs"
 
 
 def label_value(name: str) -> str:
