@@ -28,12 +28,9 @@ _IMAGES = {
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Makes what takes longer than a test may, before the first test, and shows how far it is."""
     wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    if (
-        session.config.option.collectonly
-        or "real_pods" not in wanted
-        or _why_not()
-        or _EXISTING in os.environ
-    ):
+    if not wanted & {"node", "real_pods"} or session.config.option.collectonly:
+        return
+    if _EXISTING in os.environ or _why_not():
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
