@@ -1,0 +1,534 @@
+"""Which run is due: a table, what holds in every combination, and a simulation of everything that can happen."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import hypothesis
+import pytest
+from builders import OTHER_UID, UID, action, installation, owned_by_installation, run
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from outhaul_api.agentaction import AgentAction
+from outhaul_api.installation import Installation, RunReference
+from outhaul_api.vocabulary import DIGEST_ANNOTATION, RETRY_ANNOTATION, Action, ActionPhase, DeletionPolicy
+from outhaul_operator import decisions
+from outhaul_operator.decisions import Absent, Decision, Due, InFlight, Settled, decide
+
+INSTALL, UPGRADE, UNINSTALL = Action.INSTALL, Action.UPGRADE, Action.UNINSTALL
+SUCCEEDED, FAILED, CANCELLED = ActionPhase.SUCCEEDED, ActionPhase.FAILED, ActionPhase.CANCELLED
+
+SPEC = {"parameters": {"size": 1}}
+OTHER_SPEC = {"parameters": {"size": 2}}
+DIGEST = decisions.spec_digest(installation(SPEC))
+
+
+@dataclass(frozen=True)
+class Case:
+    """An Installation and its newest run."""
+
+    newest: RunReference | None
+    deleting: bool = False
+    orphan: bool = False
+    uninstalled: bool = False
+    changed: bool = False
+    retry: str | None = None
+    had_success: bool = True
+
+    def decide(self) -> Decision:
+        """Asks for the decision."""
+        metadata: dict[str, Any] = {}
+        if self.deleting:
+            metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        if self.retry is not None:
+            metadata["annotations"] = {RETRY_ANNOTATION: self.retry}
+        spec = {
+            **(OTHER_SPEC if self.changed else SPEC),
+            "uninstalled": self.uninstalled,
+            "deletionPolicy": "Orphan" if self.orphan else "Delete",
+        }
+        status = {"lastSucceeded": run(digest=DIGEST).to_json()} if self.had_success else {}
+        return decide(installation(spec, status, **metadata), self.newest)
+
+    @property
+    def to_uninstall(self) -> bool:
+        """Whether nothing is wanted."""
+        return self.deleting or self.uninstalled
+
+
+def newest(act: Action, phase: ActionPhase | None, **changes: Any) -> RunReference:
+    """Returns a run of the unchanged spec that no token asked for."""
+    return run(phase, act, **{"digest": DIGEST, "number": 2, **changes})
+
+
+ENDED = [newest(act, phase) for act in Action for phase in (SUCCEEDED, FAILED, CANCELLED)]
+IN_FLIGHT = [newest(act, None) for act in Action]
+NEVER_STARTED = newest(INSTALL, CANCELLED, started=False, number=1)
+
+
+def same(phase: ActionPhase, act: Action = INSTALL) -> RunReference:
+    """Returns a run that the retry token `a` asked for."""
+    return newest(act, phase, retry="a")
+
+
+# fmt: off
+TABLE: list[tuple[str, Case, Decision]] = [
+    ("nothing yet, something is wanted", Case(None), Due(INSTALL)),
+    ("nothing yet, with a retry token", Case(None, retry="a"), Due(INSTALL)),
+    ("nothing yet, nothing is wanted", Case(None, uninstalled=True), Absent()),
+    ("nothing yet, deleted", Case(None, deleting=True), Absent()),
+    ("nothing yet, deleted as an orphan", Case(None, deleting=True, orphan=True), Absent()),
+
+    ("installed", Case(newest(INSTALL, SUCCEEDED)), Settled(newest(INSTALL, SUCCEEDED))),
+    ("upgraded", Case(newest(UPGRADE, SUCCEEDED)), Settled(newest(UPGRADE, SUCCEEDED))),
+    ("installed, to be an orphan one day", Case(newest(INSTALL, SUCCEEDED), orphan=True),
+     Settled(newest(INSTALL, SUCCEEDED))),
+    ("installed, changed", Case(newest(INSTALL, SUCCEEDED), changed=True), Due(UPGRADE)),
+    ("installed, a new token", Case(newest(INSTALL, SUCCEEDED), retry="a"), Due(UPGRADE)),
+    ("installed, an empty token", Case(newest(INSTALL, SUCCEEDED), retry=""), Due(UPGRADE)),
+    ("installed, another token", Case(same(SUCCEEDED), retry="b"), Due(UPGRADE)),
+    ("installed, the same token", Case(same(SUCCEEDED), retry="a"), Settled(same(SUCCEEDED))),
+    ("installed, the token taken away", Case(same(SUCCEEDED)), Settled(same(SUCCEEDED))),
+    ("installed, to be uninstalled", Case(newest(INSTALL, SUCCEEDED), uninstalled=True), Due(UNINSTALL)),
+    ("installed, deleted", Case(newest(INSTALL, SUCCEEDED), deleting=True), Due(UNINSTALL)),
+    ("installed, deleted and changed", Case(newest(INSTALL, SUCCEEDED), deleting=True, changed=True), Due(UNINSTALL)),
+    ("installed, deleted as an orphan", Case(newest(INSTALL, SUCCEEDED), deleting=True, orphan=True), Absent()),
+
+    ("failed", Case(newest(INSTALL, FAILED), had_success=False), Settled(newest(INSTALL, FAILED))),
+    ("failed, changed", Case(newest(INSTALL, FAILED), changed=True, had_success=False), Due(INSTALL)),
+    ("failed, a new token", Case(newest(INSTALL, FAILED), retry="a", had_success=False), Due(INSTALL)),
+    ("failed, the same token", Case(same(FAILED), retry="a", had_success=False), Settled(same(FAILED))),
+    ("failed upgrade, changed", Case(newest(UPGRADE, FAILED), changed=True), Due(UPGRADE)),
+    ("failed, deleted", Case(newest(INSTALL, FAILED), deleting=True, had_success=False), Due(UNINSTALL)),
+    ("failed, to be uninstalled", Case(newest(INSTALL, FAILED), uninstalled=True, had_success=False), Due(UNINSTALL)),
+    ("cancelled", Case(newest(INSTALL, CANCELLED), had_success=False), Settled(newest(INSTALL, CANCELLED))),
+    ("cancelled, deleted", Case(newest(UPGRADE, CANCELLED), deleting=True), Due(UNINSTALL)),
+
+    ("never started, deleted", Case(NEVER_STARTED, deleting=True, had_success=False), Absent()),
+    ("never started, not wanted", Case(NEVER_STARTED, uninstalled=True, had_success=False), Absent()),
+    ("never started, changed", Case(NEVER_STARTED, changed=True, had_success=False), Due(INSTALL)),
+    ("a later one never started, deleted", Case(newest(UPGRADE, CANCELLED, started=False), deleting=True),
+     Due(UNINSTALL)),
+
+    ("uninstalled", Case(newest(UNINSTALL, SUCCEEDED), uninstalled=True, had_success=False), Absent()),
+    ("uninstalled, changed", Case(newest(UNINSTALL, SUCCEEDED), uninstalled=True, changed=True), Absent()),
+    ("uninstalled, a new token", Case(newest(UNINSTALL, SUCCEEDED), uninstalled=True, retry="a"), Absent()),
+    ("uninstalled, deleted", Case(newest(UNINSTALL, SUCCEEDED), deleting=True), Absent()),
+    ("uninstalled, wanted again", Case(newest(UNINSTALL, SUCCEEDED), had_success=False), Due(INSTALL)),
+    ("uninstall failed", Case(newest(UNINSTALL, FAILED), uninstalled=True), Settled(newest(UNINSTALL, FAILED))),
+    ("uninstall failed, deleting", Case(newest(UNINSTALL, FAILED), deleting=True), Settled(newest(UNINSTALL, FAILED))),
+    ("uninstall cancelled, deleting", Case(newest(UNINSTALL, CANCELLED), deleting=True),
+     Settled(newest(UNINSTALL, CANCELLED))),
+    ("uninstall failed, deleting, a new token", Case(newest(UNINSTALL, FAILED), deleting=True, retry="a"),
+     Due(UNINSTALL)),
+    ("uninstall failed, deleting, changed", Case(newest(UNINSTALL, FAILED), deleting=True, changed=True),
+     Due(UNINSTALL)),
+    ("uninstall failed, deleting, given up", Case(newest(UNINSTALL, FAILED), deleting=True, orphan=True), Absent()),
+    ("uninstall failed, wanted again", Case(newest(UNINSTALL, FAILED)), Due(UPGRADE)),
+
+    ("installing", Case(newest(INSTALL, None)), InFlight(newest(INSTALL, None), newer_is_due=False)),
+    ("installing, changed", Case(newest(INSTALL, None), changed=True),
+     InFlight(newest(INSTALL, None), newer_is_due=True)),
+    ("installing, a new token", Case(newest(INSTALL, None), retry="a"),
+     InFlight(newest(INSTALL, None), newer_is_due=True)),
+    ("installing, deleted", Case(newest(INSTALL, None), deleting=True),
+     InFlight(newest(INSTALL, None), newer_is_due=True)),
+    ("installing, deleted as an orphan", Case(newest(INSTALL, None), deleting=True, orphan=True),
+     InFlight(newest(INSTALL, None), newer_is_due=False)),
+    ("uninstalling", Case(newest(UNINSTALL, None), uninstalled=True),
+     InFlight(newest(UNINSTALL, None), newer_is_due=False)),
+    ("uninstalling, wanted again", Case(newest(UNINSTALL, None)),
+     InFlight(newest(UNINSTALL, None), newer_is_due=True)),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("case", "expected"), [pytest.param(*rest, id=name) for name, *rest in TABLE])
+def test_what_is_due(case: Case, expected: Decision) -> None:
+    """Each situation that a person could describe has its one decision."""
+    assert case.decide() == expected
+
+
+def every_case() -> Iterator[Case]:
+    """Yields every combination of a newest run and what is wanted."""
+    runs = [None, NEVER_STARTED, *IN_FLIGHT, *ENDED, *(one.model_copy(update={"retry": "a"}) for one in ENDED)]
+    flags = itertools.product((False, True), repeat=5)
+    for one, (deleting, orphan, uninstalled, changed, had_success) in itertools.product(runs, list(flags)):
+        for retry in (None, "a", "b"):
+            yield Case(one, deleting, orphan, uninstalled, changed, retry, had_success)
+
+
+CASES = list(every_case())
+
+
+def test_nothing_starts_beside_a_run_in_flight() -> None:
+    """While a run has not ended, the decision is to wait for it, whatever is wanted."""
+    for case in CASES:
+        if case.newest is not None and case.newest.phase is None:
+            assert isinstance(case.decide(), InFlight), case
+
+
+def test_only_what_is_wanted_starts() -> None:
+    """Where nothing is wanted only an uninstall can start, and where something is wanted never one."""
+    for case in CASES:
+        decision = case.decide()
+        if isinstance(decision, Due):
+            assert (decision.action is UNINSTALL) == case.to_uninstall, case
+
+
+def test_an_orphans_deletion_starts_nothing() -> None:
+    """With policy Orphan a deletion waits for the run in flight, and then ends."""
+    for case in CASES:
+        if case.deleting and case.orphan:
+            decision = case.decide()
+            assert isinstance(decision, Absent) or (isinstance(decision, InFlight) and not decision.newer_is_due), case
+
+
+def test_nothing_is_forgotten_before_it_is_uninstalled() -> None:
+    """With policy Delete the end comes after a successful uninstall, or where nothing was ever started."""
+    for case in CASES:
+        if isinstance(case.decide(), Absent) and not (case.deleting and case.orphan):
+            assert case.to_uninstall, case
+            assert (
+                case.newest is None
+                or case.newest is NEVER_STARTED
+                or (case.newest.action is UNINSTALL and case.newest.phase is SUCCEEDED)
+            ), case
+
+
+def test_what_has_ended_starts_again_only_for_a_reason() -> None:
+    """A run that has ended is the last one while spec, retry token and direction stay the same."""
+    for case in CASES:
+        one = case.newest
+        if one is None or one.phase is None or case.changed or case.retry not in {None, one.retry}:
+            continue
+        if (one.action is UNINSTALL) == case.to_uninstall:
+            assert not isinstance(case.decide(), Due), case
+
+
+# -- the digest
+
+
+def test_a_field_at_its_default_does_not_count() -> None:
+    """Writing a default out starts no run, so a later version's new fields start none either."""
+    written = installation({**SPEC, "uninstalled": False, "labels": {}, "outputs": {}, "deletionPolicy": "Delete"})
+    assert decisions.spec_digest(written) == DIGEST
+
+
+@pytest.mark.parametrize("change", [{"uninstalled": True}, {"deletionPolicy": "Orphan"}])
+def test_what_decides_about_the_end_does_not_count(change: dict[str, Any]) -> None:
+    """What only says whether and how to uninstall is no change of what is installed."""
+    assert decisions.spec_digest(installation({**SPEC, **change})) == DIGEST
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parameters": {"size": 1.5}},
+        {"parameters": {"size": "1"}},
+        {"parameters": {"size": 1, "extra": None}},
+        {"engine": "terraform"},
+        {"timeout": "1h"},
+        {"agentConfig": {"name": "big"}},
+        {"source": {"files": {"main.tf": ""}}},
+        {"outputs": {"secretName": "other"}},
+        {"bundle": {"repository": "ghcr.io/x/y"}},
+    ],
+)
+def test_everything_else_counts(change: dict[str, Any]) -> None:
+    """A change of anything that a run is made from is a change."""
+    assert decisions.spec_digest(installation({**SPEC, **change})) != DIGEST
+
+
+# -- the newest run
+
+
+def existing(number: int, phase: str | None = None, uid: str = UID, *, controller: bool = True) -> AgentAction:
+    """Returns a run as an AgentAction that exists."""
+    return action(
+        {"installation": {"name": "shop", "uid": UID, "generation": number, "number": number}, "action": "upgrade"},
+        {"phase": phase, "finishedAt": "2026-01-01T00:00:00Z"} if phase is not None else {},
+        name=f"shop-{number}",
+        ownerReferences=owned_by_installation(uid, controller=controller),
+        annotations={DIGEST_ANNOTATION: "d", RETRY_ANNOTATION: "a"},
+    )
+
+
+def remembering(number: int, phase: ActionPhase | None) -> Installation:
+    """Returns an Installation that remembers a run."""
+    return installation(status={"action": run(phase, UPGRADE, name=f"shop-{number}", number=number).to_json()})
+
+
+def test_a_run_says_what_its_installation_needs_to_know() -> None:
+    """An AgentAction that exists tells what was due, for which generation, and how it went."""
+    reference, found = decisions.newest_run(installation(), [existing(7, "Failed")])
+    assert found == existing(7, "Failed")
+    assert reference == run(
+        FAILED,
+        UPGRADE,
+        name="shop-7",
+        number=7,
+        generation=7,
+        retry="a",
+        finished_at="2026-01-01T00:00:00Z",
+    )
+
+
+@pytest.mark.parametrize("phase", [None, "Pending", "Running"])
+def test_a_run_that_has_not_ended_is_in_flight(phase: str | None) -> None:
+    """Any phase but a final one is none, for a decision."""
+    reference, _ = decisions.newest_run(installation(), [existing(1, phase)])
+    assert reference is not None
+    assert reference.phase is None
+
+
+def test_the_highest_number_is_the_newest() -> None:
+    """Neither order nor name nor phase matters."""
+    reference, _ = decisions.newest_run(installation(), [existing(9), existing(10, "Succeeded"), existing(2)])
+    assert reference is not None
+    assert reference.number == 10
+
+
+def test_runs_of_others_do_not_count() -> None:
+    """A run counts where this Installation controls it, by uid; a reference in its spec proves nothing."""
+    others = [existing(3, uid=OTHER_UID), existing(4, controller=False)]
+    assert decisions.newest_run(installation(), others) == (None, None)
+
+
+def test_a_run_that_exists_is_believed_before_memory() -> None:
+    """The phase is the AgentAction's, where the Installation remembers an older one of the same run."""
+    reference, _ = decisions.newest_run(remembering(3, None), [existing(3, "Succeeded")])
+    assert reference is not None
+    assert reference.phase is SUCCEEDED
+
+
+def test_a_run_of_an_operator_that_died_is_found() -> None:
+    """A run that was created, but not yet remembered, is the newest."""
+    reference, found = decisions.newest_run(remembering(3, SUCCEEDED), [existing(3, "Succeeded"), existing(4)])
+    assert reference is not None
+    assert reference.number == 4
+    assert found is not None
+
+
+def test_a_run_that_was_cleaned_up_is_remembered() -> None:
+    """A run that had ended is not started again since its AgentAction is gone, though an older one is there."""
+    memory = remembering(3, SUCCEEDED)
+    assert decisions.newest_run(memory, []) == (memory.status.action, None)
+    assert decisions.newest_run(memory, [existing(2, "Failed")]) == (memory.status.action, None)
+
+
+def test_a_run_that_somebody_deleted_is_cancelled() -> None:
+    """A run that had not ended and is gone was cancelled."""
+    reference, found = decisions.newest_run(remembering(3, None), [existing(2, "Succeeded")])
+    assert reference is not None
+    assert (reference.number, reference.phase, found) == (3, CANCELLED, None)
+
+
+# -- everything that can happen
+
+
+@dataclass
+class Stored:
+    """An Installation on the API server, as far as decisions read it."""
+
+    uid: str = UID
+    spec: dict[str, Any] = field(default_factory=lambda: {"parameters": {"size": 0}, "deletionPolicy": "Delete"})
+    annotations: dict[str, str] = field(default_factory=dict)
+    status: dict[str, Any] = field(default_factory=dict)
+    generation: int = 1
+    deleting: bool = False
+    gone: bool = False
+
+    def read(self) -> Installation:
+        """Returns what the operator reads."""
+        deleting = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if self.deleting else {}
+        return installation(
+            self.spec,
+            self.status,
+            uid=self.uid,
+            generation=self.generation,
+            annotations=self.annotations,
+            **deleting,
+        )
+
+
+class Life(RuleBasedStateMachine):
+    """One Installation: people, runs and an operator that may die between any two of its writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored = Stored()
+        self.actions: dict[str, AgentAction] = {}
+        self.numbers: list[int] = []
+        self.used: set[str] = set()
+        self.installed = False
+        """Whether a run has started something that no uninstall has taken away."""
+
+    # -- people
+
+    def change(self, **spec: Any) -> None:
+        """Writes a spec; the server counts it where it differs."""
+        wanted = {**self.stored.spec, **spec}
+        self.stored.generation += wanted != self.stored.spec
+        self.stored.spec = wanted
+
+    @precondition(lambda self: not self.stored.gone)
+    @rule(size=st.integers(0, 2))
+    def edit(self, size: int) -> None:
+        """Somebody edits the spec, back to an earlier one perhaps."""
+        self.change(parameters={"size": size})
+
+    @precondition(lambda self: not self.stored.gone)
+    @rule(uninstalled=st.booleans())
+    def want(self, *, uninstalled: bool) -> None:
+        """Somebody asks for an uninstall, or takes that back."""
+        self.change(uninstalled=uninstalled)
+
+    @precondition(lambda self: not self.stored.gone)
+    @rule(policy=st.sampled_from(DeletionPolicy))
+    def choose(self, policy: DeletionPolicy) -> None:
+        """Somebody changes the deletion policy."""
+        self.change(deletionPolicy=policy.value)
+
+    @precondition(lambda self: not self.stored.gone)
+    @rule(token=st.sampled_from(["", "a", "b"]))
+    def retry(self, token: str) -> None:
+        """Somebody asks for another run, with a token that was used before perhaps."""
+        self.stored.annotations = {RETRY_ANNOTATION: token}
+
+    @precondition(lambda self: not self.stored.gone and not self.stored.deleting)
+    @rule()
+    def delete(self) -> None:
+        """Somebody deletes the Installation."""
+        self.stored.deleting = True
+        self.stored.generation += 1
+
+    @precondition(lambda self: self.remembered() in self.actions)
+    @rule()
+    def delete_run(self) -> None:
+        """Somebody deletes the newest run's AgentAction, and with it its pod."""
+        del self.actions[self.remembered()]
+
+    @precondition(lambda self: self.stored.gone)
+    @rule(uid=st.uuids().map(str))
+    def create_again(self, uid: str) -> None:
+        """Somebody creates an Installation of the same name before the garbage collector has come."""
+        self.stored = Stored(uid)
+        self.numbers.clear()
+        self.installed = False
+
+    def remembered(self) -> str:
+        """Returns the name of the run in the status."""
+        return str(self.stored.status.get("action", {}).get("name", ""))
+
+    # -- runs
+
+    def in_flight(self) -> list[AgentAction]:
+        """Returns the runs that have not ended."""
+        return [one for one in self.actions.values() if one.status.phase is None or not one.status.phase.is_final]
+
+    @precondition(lambda self: self.in_flight())
+    @rule(phase=st.sampled_from([SUCCEEDED, FAILED, CANCELLED]))
+    def end_run(self, phase: ActionPhase) -> None:
+        """The run in flight ends."""
+        (one,) = self.in_flight()
+        self.actions[one.metadata.name] = one.model_copy(
+            update={"status": one.status.model_copy(update={"phase": phase})}
+        )
+        if one.spec.action is UNINSTALL and phase is SUCCEEDED:
+            self.installed = False
+
+    # -- the operator
+
+    @precondition(lambda self: not self.stored.gone)
+    @rule(dies=st.booleans())
+    def reconcile(self, *, dies: bool) -> None:
+        """The operator makes a pass; it dies, perhaps, before it has written the status."""
+        seen = self.stored.read()
+        newest_one, _ = decisions.newest_run(seen, self.actions.values())
+        decision = decide(seen, newest_one)
+        if isinstance(decision, Due):
+            newest_one = self.create(seen, newest_one, decision.action)
+        if isinstance(decision, Absent) and seen.metadata.deletion_timestamp is not None:
+            assert not self.installed or seen.spec.deletion_policy is DeletionPolicy.ORPHAN
+            self.stored.gone = True
+        elif not dies:
+            self.write_status(newest_one)
+
+    def create(self, seen: Installation, newest_one: RunReference | None, due: Action) -> RunReference:
+        """Creates a run as the operator does."""
+        reference = decisions.next_run(seen, newest_one, due)
+        assert reference.name not in self.used, "an old run would be taken for the new one"
+        self.used.add(reference.name)
+        self.numbers.append(reference.number)
+        self.installed = self.installed or due is not UNINSTALL
+        annotations = {DIGEST_ANNOTATION: reference.digest}
+        if reference.retry is not None:
+            annotations[RETRY_ANNOTATION] = reference.retry
+        self.actions[reference.name] = action(
+            {
+                "action": due.value,
+                "installation": {"name": "shop", "generation": reference.generation, "number": reference.number},
+            },
+            name=reference.name,
+            annotations=annotations,
+            ownerReferences=owned_by_installation(self.stored.uid),
+        )
+        return reference
+
+    def write_status(self, newest_one: RunReference | None) -> None:
+        """Remembers the newest run, and whether one has succeeded since the last uninstall."""
+        if newest_one is None:
+            return
+        self.stored.status["action"] = newest_one.to_json()
+        if newest_one.phase is SUCCEEDED:
+            self.stored.status["lastSucceeded"] = newest_one.to_json()
+            if newest_one.action is UNINSTALL:
+                del self.stored.status["lastSucceeded"]
+
+    # -- what holds
+
+    @invariant()
+    def one_run_at_a_time(self) -> None:
+        """There are never two runs in flight."""
+        assert len(self.in_flight()) <= 1
+
+    @invariant()
+    def numbers_rise(self) -> None:
+        """Each run has a higher number than the one before."""
+        assert all(one < other for one, other in itertools.pairwise(self.numbers))
+
+    @invariant()
+    def passes_repeat_nothing(self) -> None:
+        """Two passes in a row, with nothing happening between them, start one run at most."""
+        if self.stored.gone:
+            return
+        seen = self.stored.read()
+        newest_one, _ = decisions.newest_run(seen, self.actions.values())
+        decision = decide(seen, newest_one)
+        if isinstance(decision, Due):
+            reference = decisions.next_run(seen, newest_one, decision.action)
+            assert isinstance(decide(seen, reference), InFlight)
+            assert decide(seen, reference) == InFlight(reference, newer_is_due=False)
+
+    def teardown(self) -> None:
+        """Left alone, with runs that succeed, it settles at what is wanted; deleted, it goes."""
+        if self.stored.gone:
+            return
+        for _ in range(5):
+            self.reconcile(dies=False)
+            if self.stored.gone:
+                return
+            if self.in_flight():
+                self.end_run(SUCCEEDED)
+        created = len(self.numbers)
+        self.reconcile(dies=False)
+        assert len(self.numbers) == created, "it does not come to rest"
+        assert not self.in_flight()
+        seen = self.stored.read()
+        assert not self.stored.deleting or isinstance(decide(seen, seen.status.action), Settled)
+
+
+TestLife = Life.TestCase
+TestLife.settings = hypothesis.settings(max_examples=150, stateful_step_count=30, deadline=None)
