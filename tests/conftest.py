@@ -1,23 +1,45 @@
 """What every test may ask for: a control plane for the whole run, and a namespace of one's own in it."""
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from cluster import binaries
+from cluster import binaries, packages, stack
 from cluster.controlplane import ControlPlane
+from cluster.errors import ClusterError
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Gets the cluster's programs before the first test: a build outlasts a test's timeout."""
-    if session.config.option.collectonly:
+    """Gets the cluster's programs before the first test, and shows its progress: a build outlasts a test's timeout."""
+    wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    if session.config.option.collectonly or "cluster_programs" not in wanted:
         return
-    if any("control_plane" in getattr(item, "fixturenames", ()) for item in session.items):
-        binaries.ensure(*binaries.CONTROL_PLANE)
+    with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        try:
+            binaries.ensure(*binaries.CONTROL_PLANE)
+            packages.ensure(stack.NEEDS)
+        except ClusterError as error:
+            pytest.exit(f"the tests' cluster cannot be made: {error}", returncode=pytest.ExitCode.INTERNAL_ERROR)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Says at the very end what was left out, and why."""
+    yield
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    reasons = Counter(str(one.longrepr[2]).removeprefix("Skipped: ") for one in reporter.stats.get("skipped", ()))
+    for reason, count in reasons.items():
+        reporter.write_line(f"Left out: {count} {'test' if count == 1 else 'tests'}. {reason}")
 
 
 @pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def cluster_programs() -> None:
+    """The programs of a control plane, found or built: tests that start one otherwise ask for this."""
+
+
+@pytest.fixture(scope="session")
+def control_plane(cluster_programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A real API server with its controllers, shared by all tests of the run."""
     running = ControlPlane(tmp_path_factory.mktemp("cluster"), audit=True).start()
     yield running
