@@ -13,7 +13,7 @@ from cluster.errors import ClusterError
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Gets the cluster's programs before the first test, and shows its progress: a build outlasts a test's timeout."""
     wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    if session.config.option.collectonly or "cluster_programs" not in wanted:
+    if session.config.option.collectonly or not wanted & {"cluster_programs", "stack"}:
         return
     with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         try:
