@@ -48,7 +48,9 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 def _merge_list(base: list[dict[str, Any]], over: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     result = list(base)
     for item in over:
-        place = next((index for index, one in enumerate(result) if one.get(key) == item.get(key)), None)
+        # An item that is none is left for the API server to refuse.
+        name = item.get(key) if isinstance(item, dict) else None
+        place = next((index for index, one in enumerate(result) if name is not None and one.get(key) == name), None)
         if place is None:
             result.append(copy.deepcopy(item))
         else:

@@ -16,6 +16,8 @@ from outhaul_api.vocabulary import (
 )
 
 from outhaul_operator.decisions import InFlight
+from outhaul_operator.dependencies import named
+from outhaul_operator.needs import Needs
 from outhaul_operator.verdicts import StalledError, VerdictError, condition
 
 
@@ -39,6 +41,7 @@ def in_flight(decision: InFlight, action: AgentAction | None) -> Outcome:
     if (
         action is not None
         and action.status.reason
+        and action.status.reason in Reason.__members__.values()
         and action.status.message
         and action.status.phase is ActionPhase.PENDING
     ):
@@ -63,13 +66,17 @@ def settled(run: RunReference, action: AgentAction | None, installation: Install
     if action is None and said is not None and said.reason == reason:
         # The AgentAction was cleaned up; what it said stands here.
         return Outcome(InstallationPhase.FAILED, reason, said.message, stalled=True)
-    why = action.status.message if action is not None else "its AgentAction was deleted"
+    why = (action.status.message or "it does not say why") if action is not None else "its AgentAction was deleted"
     remedy = f"change the spec, or set the annotation {RETRY_ANNOTATION} to a new value"
     if run.action is Action.UNINSTALL:
         remedy += "; deletionPolicy Orphan gives up what was installed"
     how = "has failed" if run.phase is ActionPhase.FAILED else "was cancelled"
     message = f"run {run.name} ({run.action}) {how}: {why}. Then {remedy}."
     return Outcome(InstallationPhase.FAILED, reason, message, stalled=True)
+
+
+_NOT_SHOWN = {Reason.SECRET_CONFLICT, Reason.TEMPLATE_FAILED, Reason.OUTPUTS_LOST, Reason.OUTPUT_TOO_LARGE}
+"""Why a latest Secret cannot be written."""
 
 
 def conditions(old: list[Condition], outcome: Outcome, run: RunReference | None, generation: int) -> list[Condition]:
@@ -91,7 +98,7 @@ def conditions(old: list[Condition], outcome: Outcome, run: RunReference | None,
         result.append(
             condition(old, InstallationCondition.STALLED, reason, message, status=True, generation=generation)
         )
-    if outcome.reason is Reason.SECRET_CONFLICT:
+    if outcome.reason in _NOT_SHOWN:
         outputs = condition(
             old, InstallationCondition.OUTPUTS_READY, reason, message, status=False, generation=generation
         )
@@ -108,6 +115,24 @@ def conditions(old: list[Condition], outcome: Outcome, run: RunReference | None,
     else:
         outputs = kept
     return [*result, outputs]
+
+
+def dependencies(old: list[Condition], installation: Installation, found: Needs, generation: int) -> list[Condition]:
+    """Returns the condition that speaks of what an Installation needs; none where it needs nothing.
+
+    Args:
+        old: The conditions so far.
+        installation: Who needs it.
+        found: What there is.
+        generation: Of the Installation.
+    """
+    if not (named(installation) or installation.spec.inputs):
+        return []
+    reason, message = Reason.SUCCEEDED, "everything that this Installation needs is there"
+    if found.verdict is not None:
+        reason, message = found.verdict.reason, found.verdict.message
+    type_ = InstallationCondition.DEPENDENCIES_READY
+    return [condition(old, type_, reason, message, status=found.verdict is None, generation=generation)]
 
 
 def is_uninstall_success(run: RunReference | None) -> bool:

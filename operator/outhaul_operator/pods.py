@@ -1,9 +1,10 @@
 """A run as Kubernetes objects: the run's Secret and its Pod. Pure; what a pod says back is in `situations`."""
 
 import base64
+import json
 
 from google.protobuf import json_format
-from outhaul_api.agentaction import AgentAction, AgentActionSpec, Command, OutputSource
+from outhaul_api.agentaction import AgentAction, AgentActionSpec, Command, OutputDeclaration, OutputSource
 from outhaul_api.agentconfig import AgentConfigSpec
 from outhaul_api.common import seconds
 from outhaul_api.vocabulary import (
@@ -13,6 +14,7 @@ from outhaul_api.vocabulary import (
     MANAGED_BY_LABEL,
     MANAGER,
     OutputFormat,
+    Reason,
     SecretType,
 )
 from outhaul_grpc import layout
@@ -21,6 +23,7 @@ from outhaul_grpc.v1 import agent_pb2 as pb
 from outhaul_operator import __version__, names
 from outhaul_operator.cluster import Object
 from outhaul_operator.merge import merge_template
+from outhaul_operator.verdicts import StalledError
 
 CONTAINER = "agent"
 DEFAULT_LINGER = "24h"
@@ -93,7 +96,18 @@ def run_spec(action: AgentAction, config: AgentConfigSpec) -> pb.RunSpec:
         copy_from=spec.copy_from,
         timeout_seconds=seconds(spec.timeout),
         linger_seconds=linger_seconds(config),
+        declare=[_declaration(one) for one in spec.declare],
+        non_sensitive=spec.non_sensitive,
     )
+
+
+def _declaration(one: OutputDeclaration) -> pb.OutputDeclaration:
+    result = pb.OutputDeclaration(name=one.name, type=one.type or "", required=one.required)
+    if one.sensitive is not None:
+        result.sensitive = one.sensitive
+    if one.default is not None:
+        result.default_json = json.dumps(one.default)
+    return result
 
 
 def _output_source(source: OutputSource) -> pb.OutputSource:
@@ -128,7 +142,11 @@ def run_secret(action: AgentAction, config: AgentConfigSpec, material: dict[str,
 
 
 def pod(action: AgentAction, config: AgentConfigSpec, image: str) -> Object:
-    """Returns the run's pod: ours, with the AgentConfig's pod template over it, and what must hold over that."""
+    """Returns the run's pod: ours, with the AgentConfig's pod template over it, and what must hold over that.
+
+    Raises:
+        StalledError: The pod template has another shape than a pod template.
+    """
     ours: Object = {
         "metadata": owned_metadata(action, names.pod_name(action.metadata.name)),
         "spec": {
@@ -160,16 +178,39 @@ def pod(action: AgentAction, config: AgentConfigSpec, image: str) -> Object:
     }
     if config.service_account is not None:
         ours["spec"]["serviceAccountName"] = config.service_account
-    result = merge_template(ours, config.pod_template or {})
+    result = merge_template(ours, _checked_template(config.pod_template or {}))
     result["apiVersion"] = "v1"
     result["kind"] = "Pod"
-    labels = {**result["metadata"].get("labels", {}), **ours["metadata"]["labels"]}
+    labels = {**(result["metadata"].get("labels") or {}), **ours["metadata"]["labels"]}
     annotations = result["metadata"].get("annotations")
     result["metadata"] = {**ours["metadata"], "labels": labels}
     if annotations:
         result["metadata"]["annotations"] = annotations
     result["spec"]["restartPolicy"] = "Never"
     return result
+
+
+def _checked_template(template: Object) -> Object:
+    """Returns the template; what would be left out of the pod without a word is refused, the rest the server checks."""
+    known = {"metadata": {"labels", "annotations"}, "spec": None}
+    wrong = [key for key in template if key not in known]
+    for key, inner in known.items():
+        part = {} if template.get(key) is None else template[key]
+        if not isinstance(part, dict):
+            wrong.append(key)
+        elif inner is not None:
+            wrong += [f"{key}.{name}" for name, value in part.items() if name not in inner or not _is_map(value)]
+    if wrong:
+        raise StalledError(
+            Reason.INVALID_SPEC,
+            f"podTemplate of the AgentConfig: {', '.join(wrong)} cannot be used; "
+            "give metadata.labels, metadata.annotations (text to text) and spec, as in a pod",
+        )
+    return template
+
+
+def _is_map(value: object) -> bool:
+    return value is None or (isinstance(value, dict) and all(isinstance(one, str | None) for one in value.values()))
 
 
 def _container(action: AgentAction, config: AgentConfigSpec, image: str) -> Object:
