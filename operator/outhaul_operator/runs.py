@@ -348,6 +348,10 @@ class _Run:
         if state is None:
             raise RunFailedError(situation.reason, situation.message)
         status = statuses.progressed(self._status, state)
+        if not state.is_final:
+            # It ended in the middle of its work: what its last word says of steps is true, but it is no end.
+            self._status = status
+            raise RunFailedError(situation.reason, situation.message)
         if state.phase is not ActionPhase.SUCCEEDED or action.spec.action is Action.UNINSTALL:
             await self._end(statuses.ended(status, state, output=None))
         elif await self._was_published(action):
