@@ -27,7 +27,6 @@ _MAX_MESSAGE = 1000
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
 
 
 class Kind(Enum):
@@ -179,27 +178,28 @@ class Cluster:
         return await self._json("PATCH", kind, namespace, name, body=operations, query=query, content_type=JSON_PATCH)
 
     async def apply_status(self, kind: Kind, obj: Object, status: Object) -> Object:
-        """Makes an object's status exactly `status`, as its one manager (server-side apply).
+        """Makes an object's status exactly `status`.
+
+        By a JSON patch: where server-side apply takes an object out of a status, old servers (1.20) leave null in its
+        place, and refuse that.
 
         Raises:
-            ConflictError: The object of that name is not the one of `obj` any more (by uid).
+            RefusedError: The object of that name is not the one of `obj` any more (by uid), or the status is invalid.
         """
         metadata = obj["metadata"]
-        body = {
-            "apiVersion": obj["apiVersion"],
-            "kind": obj["kind"],
-            "metadata": {key: metadata[key] for key in ("name", "namespace", "uid")},
-            "status": status,
-        }
+        operations = [
+            {"op": "test", "path": "/metadata/uid", "value": metadata["uid"]},
+            {"op": "add", "path": "/status", "value": status},
+        ]
         return await self._json(
             "PATCH",
             kind,
             metadata["namespace"],
             metadata["name"],
             subresource="status",
-            body=body,
-            query={"fieldManager": MANAGER, "force": "true"},
-            content_type=APPLY_PATCH,
+            body=operations,
+            query={"fieldManager": MANAGER},
+            content_type=JSON_PATCH,
         )
 
     async def merge(self, kind: Kind, namespace: str, name: str, body: Object) -> Object:
