@@ -46,13 +46,13 @@ def read_terraform(data: bytes, origin: str, found: Collection) -> None:
                     f'output {quoted(name)} of {origin} is not of the form {{"value": ..., "sensitive": true or false}}'
                 )
             continue
-        _add(name, members["value"], sensitive=sensitive, origin=origin, found=found)
+        _add(name, members["value"], origin, found, sensitive=sensitive, flagged="sensitive" in members)
 
 
 def read_json(data: bytes, origin: str, found: Collection) -> None:
     """Reads a JSON object: a member an output, all of them sensitive."""
     for name, value in _members(values.parse(data)):
-        _add(name, value, sensitive=True, origin=origin, found=found)
+        _add(name, value, origin, found, flagged=False)
 
 
 def read_porter(data: bytes, origin: str, found: Collection) -> None:
@@ -69,12 +69,38 @@ def read_porter(data: bytes, origin: str, found: Collection) -> None:
             found.add_bad(f'an output of {origin} is not of the form {{"name", "value", "sensitive"}}')
             continue
         value = _porter_value(members["value"], members.get("type"))
-        _add(name, value, sensitive=sensitive, origin=origin, found=found)
+        flagged = "sensitive" in members
+        _add(name, value, origin, found, sensitive=sensitive, typed=not _is_text(value), flagged=flagged)
 
 
 def read_text(data: bytes, name: str, origin: str, found: Collection) -> None:
-    """Reads bytes as they are: one output, sensitive."""
-    found.add(Output(name, values.from_bytes(data), sensitive=True, data=data), origin)
+    """Reads bytes as they are: one output."""
+    found.add(plain(name, data), origin)
+
+
+def plain(name: str, data: bytes) -> Output:
+    """Returns the output that a file holds, or what a command printed: text or bytes as they are, sensitive."""
+    return Output(name, values.from_bytes(data), sensitive=True, data=data, typed=False, flagged=False)
+
+
+def encode_as(value: Any, declared: str | None) -> tuple[OutputType, bytes]:
+    """Returns the type of a parsed value and the bytes that are stored for it.
+
+    Args:
+        value: the value; base64 text where bytes are declared.
+        declared: the type that it has to have; None: any.
+
+    Raises:
+        BadValue: it is of another type, or cannot be kept.
+    """
+    if declared != OutputType.BYTES:
+        kind, data = values.encode(value)
+        _check_type(kind, declared)
+        return kind, data
+    try:
+        return OutputType.BYTES, base64.b64decode(value if _is_text(value) else "!", validate=True)
+    except (binascii.Error, ValueError):
+        raise BadValue("its type is declared as bytes, so its value has to be base64 text") from None
 
 
 def read_manifest(data: bytes, origin: str, found: Collection, read: Callable[[Path], bytes]) -> None:
@@ -107,33 +133,31 @@ def _manifest_output(name: str, members: dict[str, Any], read: Callable[[Path], 
         raise BadValue(f"its type is none of {', '.join(OutputType)}")
     if ("value" in members) == ("path" in members):
         raise BadValue("it has to have a value or a path, and not both")
+    flagged = "sensitive" in members
     if "value" in members:
-        kind, data = _manifest_value(members["value"], declared)
-    else:
-        path = members["path"]
-        if not _is_text(path) or not path or "\0" in path:
-            raise BadValue("its path is no path")
-        kind, data = _manifest_file(read(Path(path)), declared)
-    if declared is not None and kind != declared:
-        raise BadValue(f"its type is declared as {declared}, but it is of type {kind}")
-    return Output(name, kind, sensitive, data)
-
-
-def _manifest_value(value: Any, declared: str | None) -> tuple[OutputType, bytes]:
-    if declared != OutputType.BYTES:
-        return values.encode(value)
-    try:
-        return OutputType.BYTES, base64.b64decode(value if _is_text(value) else "!", validate=True)
-    except (binascii.Error, ValueError):
-        raise BadValue("its type is declared as bytes, so its value has to be base64 text") from None
+        kind, data = encode_as(members["value"], declared)
+        return Output(name, kind, sensitive, data, flagged=flagged)
+    path = members["path"]
+    if not _is_text(path) or not path or "\0" in path:
+        raise BadValue("its path is no path")
+    kind, data = _manifest_file(read(Path(path)), declared)
+    return Output(name, kind, sensitive, data, typed=declared is not None, flagged=flagged)
 
 
 def _manifest_file(data: bytes, declared: str | None) -> tuple[OutputType, bytes]:
     if declared == OutputType.BYTES:
         return OutputType.BYTES, data
     if declared is None or declared == OutputType.STRING:
-        return values.from_bytes(data), data
-    return values.encode(values.parse(data))
+        kind = values.from_bytes(data)
+    else:
+        kind, data = values.encode(values.parse(data))
+    _check_type(kind, declared)
+    return kind, data
+
+
+def _check_type(kind: OutputType, declared: str | None) -> None:
+    if declared is not None and kind != declared:
+        raise BadValue(f"its type is declared as {declared}, but it is of type {kind}")
 
 
 def _porter_value(value: Any, declared: Any) -> Any:
@@ -147,7 +171,16 @@ def _porter_value(value: Any, declared: Any) -> Any:
     return parsed if values.type_of(parsed) == wanted else value
 
 
-def _add(name: str, value: Any, *, sensitive: bool, origin: str, found: Collection) -> None:
+def _add(
+    name: str,
+    value: Any,
+    origin: str,
+    found: Collection,
+    *,
+    sensitive: bool = True,
+    typed: bool = True,
+    flagged: bool = True,
+) -> None:
     if not found.claim(name, origin):
         return
     try:
@@ -155,7 +188,7 @@ def _add(name: str, value: Any, *, sensitive: bool, origin: str, found: Collecti
     except BadValue as error:
         found.add_bad(f"output {quoted(name)} of {origin}: {error}")
     else:
-        found.add_claimed(Output(name, kind, sensitive, data), origin)
+        found.add_claimed(Output(name, kind, sensitive, data, typed, flagged), origin)
 
 
 def _members(value: Any) -> Object:

@@ -1,7 +1,7 @@
 """The outputs of a run while they are collected and held: named, typed, measured, each name once.
 
-`sources` and `formats` find outputs and put them in; the server reads them. What cannot be kept becomes a
-problem that names the output and never shows its value; everything else is kept.
+`sources` and `formats` find outputs and put them in, `declarations` checks them; the server reads them. What
+cannot be kept becomes a problem that names the output and never shows its value; everything else is kept.
 """
 
 import hashlib
@@ -25,6 +25,10 @@ class Output:
     sensitive: bool
     data: bytes = field(repr=False)
     """A string's or bytes' own bytes; compact JSON for the other types."""
+    typed: bool = True
+    """Whether the source knows types. Where it does not, the data is text as it came, and the type a guess."""
+    flagged: bool = True
+    """Whether the source says if the value is a secret. Where it does not, it is one."""
 
     @property
     def sha256(self) -> bytes:
@@ -84,6 +88,21 @@ class Collection:
             self._outputs[output.name] = output
             self._bytes += len(output.data)
 
+    def replace(self, output: Output) -> None:
+        """Puts an output, which is no larger, in the place of the one of its name."""
+        self._drop(output.name)
+        self._outputs[output.name] = output
+        self._bytes += len(output.data)
+
+    def refuse(self, name: str, fault: str) -> None:
+        """Drops an output that is there; `fault` says what is wrong with it."""
+        self._drop(name)
+        self.add_bad(f"output {quoted(name)} of {self._origins[name]} {fault}")
+
+    def claimed(self, name: str) -> bool:
+        """Tells whether a source had an output of this name, good or bad."""
+        return name in self._origins
+
     def claim(self, name: str, origin: str) -> bool:
         """Takes a name, of an output that may turn out bad; returns whether an output may have it.
 
@@ -104,8 +123,7 @@ class Collection:
         first = self._origins[name]
         where = f"twice in {origin}" if first == origin else f"in {first} and in {origin}"
         self._problem(Reason.DUPLICATE_OUTPUT, f"output {quoted(name)} is {where}; rename one of them")
-        dropped = self._outputs.pop(name, None)
-        self._bytes -= len(dropped.data) if dropped else 0
+        self._drop(name)
         return False
 
     def add_bad(self, message: str) -> None:
@@ -118,6 +136,10 @@ class Collection:
         if self._bytes:
             message += f", and {self._bytes} were taken"
         self._problem(Reason.OUTPUT_TOO_LARGE, message)
+
+    def _drop(self, name: str) -> None:
+        dropped = self._outputs.pop(name, None)
+        self._bytes -= len(dropped.data) if dropped else 0
 
     def _problem(self, reason: Reason, message: str) -> None:
         # A directory may hold a million bad files.

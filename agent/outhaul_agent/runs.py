@@ -10,7 +10,7 @@ import signal
 from outhaul_grpc.protocol import KILL_GRACE
 from outhaul_grpc.v1 import agent_pb2 as pb
 
-from outhaul_agent import sources, workspace
+from outhaul_agent import declarations, sources, workspace
 from outhaul_agent.commands import Surroundings, run_commands
 from outhaul_agent.outputs import Collection
 from outhaul_agent.processes import Processes
@@ -74,6 +74,8 @@ async def _work(
         if not stop.is_set():
             progress.enter(pb.PHASE_COLLECTING)
             found = await sources.collect(spec, around)
+            origins = [sources.origin_of(source) for source in spec.outputs]
+            await asyncio.to_thread(declarations.apply, spec, found, origins, complete=problem is None)
             # What a failed command has left behind is welcome as far as it can be read.
             problem = problem or found.problem
     except RunError as error:

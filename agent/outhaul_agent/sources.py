@@ -15,9 +15,9 @@ from pathlib import Path
 from outhaul_grpc.protocol import COLLECT_TIMEOUT
 from outhaul_grpc.v1 import agent_pb2 as pb
 
-from outhaul_agent import formats, values, workspace
+from outhaul_agent import formats, workspace
 from outhaul_agent.commands import StartError, Surroundings, start
-from outhaul_agent.outputs import Collection, Output
+from outhaul_agent.outputs import Collection
 from outhaul_agent.processes import Process
 from outhaul_agent.reasons import quoted
 from outhaul_agent.values import BadValue
@@ -40,19 +40,30 @@ async def collect(spec: pb.RunSpec, around: Surroundings) -> Collection:
     for source in spec.outputs:
         if around.stop.is_set():
             break
+        origin = origin_of(source)
         match source.WhichOneof("source"):
             case "directory":
-                await asyncio.to_thread(_read_directory, source.directory, around.work_dir, found)
+                await asyncio.to_thread(_read_directory, source.directory, around.work_dir, origin, found)
             case "manifest":
-                await asyncio.to_thread(_read_manifest, source.manifest, around.work_dir, found)
+                await asyncio.to_thread(_read_manifest, source.manifest, around.work_dir, origin, found)
             case _:
-                await _read_command(source.command, around, found, deadline)
+                await _read_command(source.command, around, origin, found, deadline)
     return found
 
 
-def _read_directory(source: pb.DirectorySource, work_dir: Path, found: Collection) -> None:
+def origin_of(source: pb.OutputSource) -> str:
+    """Returns what a source is called in messages."""
+    match source.WhichOneof("source"):
+        case "directory":
+            return f"directory {quoted(source.directory.path)}"
+        case "manifest":
+            return f"manifest {quoted(source.manifest.path)}"
+        case _:
+            return f"output command {quoted(source.command.argv[0])}"
+
+
+def _read_directory(source: pb.DirectorySource, work_dir: Path, origin: str, found: Collection) -> None:
     root = workspace.resolve(work_dir, source.path)
-    origin = f"directory {quoted(source.path)}"
     names: set[str] = set()
     if root.is_dir():
         for path in sorted(_walk(root, origin, found)):
@@ -88,12 +99,11 @@ def _read_entry(path: Path, name: str, root: Path, origin: str, found: Collectio
         if found.claim(name, origin):
             found.add_too_large(name, str(error))
     else:
-        found.add(Output(name, values.from_bytes(data), sensitive=True, data=data), origin)
+        found.add(formats.plain(name, data), origin)
 
 
-def _read_manifest(source: pb.ManifestSource, work_dir: Path, found: Collection) -> None:
+def _read_manifest(source: pb.ManifestSource, work_dir: Path, origin: str, found: Collection) -> None:
     path = workspace.resolve(work_dir, source.path)
-    origin = f"manifest {quoted(source.path)}"
 
     def read(named: Path) -> bytes:
         try:
@@ -140,8 +150,9 @@ def _read_file(path: Path, limit: int, *, within: Path | None = None) -> bytes:
     return data
 
 
-async def _read_command(source: pb.CommandSource, around: Surroundings, found: Collection, deadline: float) -> None:
-    origin = f"output command {quoted(source.argv[0])}"
+async def _read_command(
+    source: pb.CommandSource, around: Surroundings, origin: str, found: Collection, deadline: float
+) -> None:
     _log.info("output command %s started", quoted(source.argv[0]))
     started = time.monotonic()
     try:

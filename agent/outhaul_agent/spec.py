@@ -12,11 +12,12 @@ from typing import Any
 
 from google.protobuf import json_format
 from outhaul_grpc.layout import CERTIFICATE_FILE, KEY_FILE, PROTOCOL_VERSIONS, ROOTS_FILE, RUN_FILE
-from outhaul_grpc.protocol import MAX_STEPS, common_versions
+from outhaul_grpc.protocol import MAX_NAME_BYTES, MAX_STEPS, common_versions
 from outhaul_grpc.v1 import agent_pb2 as pb
 
-from outhaul_agent import __version__
+from outhaul_agent import __version__, declarations
 from outhaul_agent.reasons import Reason, RunError, quoted
+from outhaul_agent.values import BadValue, OutputType
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,11 @@ def check_spec(spec: pb.RunSpec) -> None:
     """
     if not spec.run_uid:
         raise _invalid("the run has no uid")
+    if not spec.commands and not spec.outputs:
+        raise _invalid("the run has neither commands nor outputs, so there is nothing to do")
     if len(spec.commands) > MAX_STEPS:
         raise _invalid(f"the run has {len(spec.commands)} commands, more than {MAX_STEPS}")
-    for seconds in (spec.timeout_seconds, spec.linger_seconds, spec.kill_grace_seconds):
-        if not math.isfinite(seconds) or seconds < 0:
-            raise _invalid("a timeout of the run is negative or no number")
-    if spec.timeout_seconds == 0:
-        raise _invalid("the run has no timeout")
+    _check_timeouts(spec)
     names = set()
     for command in spec.commands:
         if not command.name or command.name in names:
@@ -91,6 +90,15 @@ def check_spec(spec: pb.RunSpec) -> None:
         _check_relative(path, "the file")
     for source in spec.outputs:
         _check_source(source)
+    _check_declarations(spec)
+
+
+def _check_timeouts(spec: pb.RunSpec) -> None:
+    for seconds in (spec.timeout_seconds, spec.linger_seconds, spec.kill_grace_seconds):
+        if not math.isfinite(seconds) or seconds < 0:
+            raise _invalid("a timeout of the run is negative or no number")
+    if spec.timeout_seconds == 0:
+        raise _invalid("the run has no timeout")
 
 
 def _check_command(command: pb.Command) -> None:
@@ -119,6 +127,24 @@ def _check_source(source: pb.OutputSource) -> None:
                 raise _invalid("an output command of format text does not name its output")
         case _:
             raise _invalid("an output source is of a kind that this agent does not know")
+
+
+def _check_declarations(spec: pb.RunSpec) -> None:
+    names = set()
+    for declaration in spec.declare:
+        where = f"output {quoted(declaration.name)}"
+        if declaration.name in names:
+            raise _invalid(f"{where} is declared twice")
+        names.add(declaration.name)
+        if len(declaration.name.encode()) > MAX_NAME_BYTES:
+            raise _invalid(f"the name of the declared {where} has more than {MAX_NAME_BYTES} bytes")
+        if declaration.type and declaration.type not in set(OutputType):
+            message = f"{where} is declared as {quoted(declaration.type)}, which this agent does not know; types are "
+            raise _invalid(message + ", ".join(OutputType))
+        try:
+            declarations.default_of(declaration)
+        except BadValue as error:
+            raise _invalid(f"the default of {where} cannot be used: {error}") from None
 
 
 def _check_argv(argv: list[str], where: str) -> None:

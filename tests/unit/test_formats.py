@@ -36,7 +36,7 @@ def test_terraform_says_what_is_sensitive() -> None:
     assert found.sorted() == [
         Output("a", OutputType.NUMBER, sensitive=False, data=b"1.50"),
         Output("b", OutputType.ARRAY, sensitive=True, data=b'["x"]'),
-        Output("c", OutputType.STRING, sensitive=True, data=b""),
+        Output("c", OutputType.STRING, sensitive=True, data=b"", flagged=False),
     ]
     assert found.problem is None
 
@@ -99,7 +99,9 @@ def test_text_is_one_output() -> None:
     """The bytes are kept as they are."""
     found = Collection()
     formats.read_text(b"a\n\n", "name", "source", found)
-    assert found.sorted() == [Output("name", OutputType.STRING, sensitive=True, data=b"a\n\n")]
+    assert found.sorted() == [
+        Output("name", OutputType.STRING, sensitive=True, data=b"a\n\n", typed=False, flagged=False)
+    ]
 
 
 def manifest(entries: object, files: dict[str, bytes] | None = None) -> Collection:
@@ -132,6 +134,35 @@ def test_manifest_entries_have_values_or_paths() -> None:
         "o": ("object", True, b'{"a":1}'),
         "b": ("bytes", True, b"\0\xff"),
         "fb": ("bytes", True, b"text\n"),
+    }
+
+
+def test_what_each_source_knows() -> None:
+    """Each output remembers whether its source knows types, and whether it says what is a secret."""
+    found = Collection()
+    formats.read_terraform(b'{"t":{"value":"1","sensitive":false}}', "terraform", found)
+    formats.read_json(b'{"j":"1"}', "json", found)
+    formats.read_text(b"1", "x", "text", found)
+    porter = [
+        {"name": "ps", "type": "string", "sensitive": False, "value": "1"},
+        {"name": "pn", "type": "number", "value": "1"},
+    ]
+    formats.read_porter(json.dumps(porter).encode(), "porter", found)
+    entries = [
+        {"name": "mv", "value": "1", "sensitive": True},
+        {"name": "mp", "path": "p"},
+        {"name": "mt", "type": "string", "path": "p", "sensitive": False},
+    ]
+    formats.read_manifest(json.dumps(entries).encode(), "manifest", found, lambda _path: b"1")
+    assert {output.name: (output.typed, output.flagged) for output in found.sorted()} == {
+        "t": (True, True),
+        "j": (True, False),
+        "x": (False, False),
+        "ps": (False, True),
+        "pn": (True, False),
+        "mv": (True, True),
+        "mp": (False, False),
+        "mt": (True, True),
     }
 
 

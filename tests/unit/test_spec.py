@@ -45,6 +45,31 @@ def test_a_run_that_is_fine() -> None:
     )
 
 
+def test_a_run_that_only_reads_outputs_is_fine() -> None:
+    """Without commands there have to be outputs, and that is enough."""
+    check_spec(run(commands=[], outputs=[pb.OutputSource(directory=pb.DirectorySource(path="out"))]))
+
+
+def declared(*declarations: dict[str, Any]) -> pb.RunSpec:
+    """Returns a run with these declarations."""
+    return run(declare=[pb.OutputDeclaration(**one) for one in declarations])
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        {"name": ""},
+        {"name": "a", "type": "bytes", "default_json": '"AP8="'},
+        {"name": "a", "type": "null", "default_json": "null"},
+        {"name": "a", "default_json": '{"a": [1e400]}'},
+        {"name": "é" * 512, "required": True, "sensitive": False},
+    ],
+)
+def test_declarations_that_are_fine(declaration: dict[str, Any]) -> None:
+    """Any name, any known type, and a default of that type."""
+    check_spec(declared(declaration))
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
@@ -79,6 +104,19 @@ def test_a_run_that_is_fine() -> None:
             "does not name its output",
         ),
         (output({"command": pb.CommandSource(format=pb.OUTPUT_FORMAT_JSON)}), "names no program"),
+        (run(commands=[]), "neither commands nor outputs"),
+        (declared({"name": "a"}, {"name": "a", "type": "string"}), "output 'a' is declared twice"),
+        (declared({"name": "é" * 513}), "more than 1024 bytes"),
+        (declared({"name": "a", "type": "integer"}), "declared as 'integer', which this agent does not know; types"),
+        (declared({"name": "a", "default_json": ""}), "the default of output 'a' cannot be used: it is empty"),
+        (declared({"name": "a", "default_json": "{'"}), "it is no JSON at line 1, column 2"),
+        (declared({"name": "a", "default_json": '{"b":1,"b":2}'}), "a key twice"),
+        (declared({"name": "a", "default_json": "NaN"}), "NaN"),
+        (
+            declared({"name": "a", "type": "number", "default_json": '"1"'}),
+            "the default of output 'a' cannot be used: its type is declared as number, but it is of type string",
+        ),
+        (declared({"name": "a", "type": "bytes", "default_json": '"?"'}), "base64"),
     ],
 )
 def test_what_is_refused(spec: pb.RunSpec, words: str) -> None:

@@ -17,7 +17,7 @@ from outhaul_grpc.v1 import agent_pb2 as pb
 from outhaul_grpc.v1.agent_pb2_grpc import AgentStub
 from outhaul_operator import agents, trust
 from outhaul_operator.agentstates import from_termination_message
-from wire.harness import AgentProcess, directory, fresh_address, now, run_spec, shell
+from wire.harness import AgentProcess, directory, fresh_address, now, output_command, run_spec, shell
 
 StartAgent = Callable[..., AgentProcess]
 CALL = 10.0
@@ -175,12 +175,14 @@ async def test_the_termination_message_is_what_was_watched(start_agent: StartAge
 
 
 async def test_a_run_without_commands(start_agent: StartAgent) -> None:
-    """Collecting outputs alone is a run too."""
-    running = start_agent(run_spec())
+    """Collecting outputs alone is a run too, and a successful one."""
+    running = start_agent(run_spec(outputs=[output_command("echo again", pb.OUTPUT_FORMAT_TEXT, "x")]))
     async with running.connect() as agent:
         state = await running.final(agent)
-        assert state.phase is ActionPhase.SUCCEEDED
-        await agent.acknowledge(agents.outputs_digest([]))
+        assert (state.phase, state.steps) == (ActionPhase.SUCCEEDED, ())
+        infos = await agent.outputs()
+        assert (await agent.read(infos[0])).data == b"again\n"
+        await agent.acknowledge(agents.outputs_digest(infos))
     assert await running.wait() == 0
 
 

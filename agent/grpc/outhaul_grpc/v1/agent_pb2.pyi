@@ -475,6 +475,8 @@ class RunSpec(_message.Message):
     TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     LINGER_SECONDS_FIELD_NUMBER: _builtins.int
     KILL_GRACE_SECONDS_FIELD_NUMBER: _builtins.int
+    DECLARE_FIELD_NUMBER: _builtins.int
+    NON_SENSITIVE_FIELD_NUMBER: _builtins.int
     operator_version: _builtins.str
     run_uid: _builtins.str
     """The AgentAction."""
@@ -502,6 +504,14 @@ class RunSpec(_message.Message):
     def copy_from(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Directories whose files are copied to the working directory before the files above are written."""
 
+    @_builtins.property
+    def declare(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputDeclaration]:
+        """What is expected of outputs; no two of one name."""
+
+    @_builtins.property
+    def non_sensitive(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Shell patterns of names (`*` matches a slash too): no secrets where their source cannot say."""
+
     def __init__(
         self,
         *,
@@ -517,10 +527,12 @@ class RunSpec(_message.Message):
         timeout_seconds: _builtins.float = ...,
         linger_seconds: _builtins.float = ...,
         kill_grace_seconds: _builtins.float = ...,
+        declare: _abc.Iterable[Global___OutputDeclaration] | None = ...,
+        non_sensitive: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "copy_from", b"copy_from", "files", b"files", "kill_grace_seconds", b"kill_grace_seconds", "linger_seconds", b"linger_seconds", "operator_version", b"operator_version", "outputs", b"outputs", "protocol_versions", b"protocol_versions", "run_name", b"run_name", "run_namespace", b"run_namespace", "run_uid", b"run_uid", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "copy_from", b"copy_from", "declare", b"declare", "files", b"files", "kill_grace_seconds", b"kill_grace_seconds", "linger_seconds", b"linger_seconds", "non_sensitive", b"non_sensitive", "operator_version", b"operator_version", "outputs", b"outputs", "protocol_versions", b"protocol_versions", "run_name", b"run_name", "run_namespace", b"run_namespace", "run_uid", b"run_uid", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -685,3 +697,44 @@ class ManifestSource(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ManifestSource: _TypeAlias = ManifestSource  # noqa: Y015
+
+@_typing.final
+class OutputDeclaration(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    SENSITIVE_FIELD_NUMBER: _builtins.int
+    REQUIRED_FIELD_NUMBER: _builtins.int
+    DEFAULT_JSON_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    type: _builtins.str
+    """One of OutputInfo's; empty: any."""
+    sensitive: _builtins.bool
+    """True always counts; false where the source cannot say."""
+    required: _builtins.bool
+    default_json: _builtins.str
+    """The value where the output is missing, as JSON; base64 text where the type is bytes."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        type: _builtins.str = ...,
+        sensitive: _builtins.bool | None = ...,
+        required: _builtins.bool = ...,
+        default_json: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_default_json", b"_default_json", "_sensitive", b"_sensitive", "default_json", b"default_json", "sensitive", b"sensitive"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_json", b"_default_json", "_sensitive", b"_sensitive", "default_json", b"default_json", "name", b"name", "required", b"required", "sensitive", b"sensitive", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__default_json: _TypeAlias = _typing.Literal["default_json"]  # noqa: Y015
+    _WhichOneofArgType__default_json: _TypeAlias = _typing.Literal["_default_json", b"_default_json"]  # noqa: Y015
+    _WhichOneofReturnType__sensitive: _TypeAlias = _typing.Literal["sensitive"]  # noqa: Y015
+    _WhichOneofArgType__sensitive: _TypeAlias = _typing.Literal["_sensitive", b"_sensitive"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__default_json) -> _WhichOneofReturnType__default_json | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sensitive) -> _WhichOneofReturnType__sensitive | None: ...
+
+Global___OutputDeclaration: _TypeAlias = OutputDeclaration  # noqa: Y015
