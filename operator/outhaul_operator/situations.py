@@ -88,9 +88,10 @@ def _waiting(name: str, conditions: dict[str, Any], waiting: dict[str, Any]) -> 
 
 def _ended(name: str, status: dict[str, Any], terminated: dict[str, Any]) -> Situation:
     result = from_termination_message(terminated.get("message", ""))
+    words = ": ".join(part for part in (status.get("reason"), status.get("message")) if part)
     reason, message = (
         Reason.AGENT_CRASHED,
-        f"the agent in pod {name} ended with code {terminated.get('exitCode')}",
+        f"the agent in pod {name} ended with code {terminated.get('exitCode')}" + (f" ({words})" if words else ""),
     )
     if terminated.get("reason") == "OOMKilled":
         reason, message = (
@@ -100,7 +101,6 @@ def _ended(name: str, status: dict[str, Any], terminated: dict[str, Any]) -> Sit
     elif status.get("reason") == "Evicted":
         reason, message = Reason.EVICTED, f"pod {name} was evicted: {status.get('message', '')}"
     elif not terminated:
-        words = ": ".join(part for part in (status.get("reason"), status.get("message")) if part)
         reason, message = (
             Reason.POD_LOST,
             f"pod {name} ended before its agent started ({words or 'no reason given'})",
