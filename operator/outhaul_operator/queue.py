@@ -113,10 +113,18 @@ class Queue(Generic[Key]):
     async def _once(self, key: Key) -> float | None:
         try:
             delay_s = await self._work(key)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise
+            # A call on a connection that was closed ends so, and nobody has cancelled this task.
+            return self._failed(key, RuntimeError("the work was cancelled from within"))
         except Exception as error:  # noqa: BLE001 - whatever it was, it is reported and tried again
-            failures = self._failures.get(key, 0) + 1
-            self._failures[key] = failures
-            self._report(key, error, failures)
-            return backoff(failures)
+            return self._failed(key, error)
         self._failures.pop(key, None)
         return delay_s
+
+    def _failed(self, key: Key, error: Exception) -> float:
+        failures = self._failures.get(key, 0) + 1
+        self._failures[key] = failures
+        self._report(key, error, failures)
+        return backoff(failures)

@@ -62,6 +62,8 @@ class View:
         old = self._objects.get(key)
         if old is not None and _is_newer(old, obj):
             return
+        if old is not None:
+            self._disown(kind, old)
         self._objects[key] = obj
         owner = self._owner_of(kind, obj)
         if owner is not None:
@@ -75,12 +77,15 @@ class View:
         if old is None or old["metadata"]["uid"] != obj["metadata"]["uid"]:
             return
         del self._objects[key]
+        self._disown(kind, old)
+        self._wake(key)
+
+    def _disown(self, kind: Kind, obj: Object) -> None:
         owner = self._owner_of(kind, obj)
         if owner is not None and owner in self._owned:
-            self._owned[owner].discard(key)
+            self._owned[owner].discard(key_of(kind, obj))
             if not self._owned[owner]:
                 del self._owned[owner]
-        self._wake(key)
 
     def changed(self, key: Key) -> asyncio.Event:
         """Returns an event that is set at the object's next change.
