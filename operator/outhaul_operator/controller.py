@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+from typing import Any
 
 import kopf
 
@@ -20,6 +21,9 @@ from outhaul_operator.view import Key, View, key_of
 _RESYNC_S = 600.0
 _MOST_RUNS = 100_000
 """A run waits most of its time; what limits their number is the cluster."""
+_IDENTITY: Any = "outhaul-operator"
+"""For kopf's peers, of which there are none: kopf would else ask for the user's name, which an image need not have,
+and the network for the host's."""
 
 _logger = logging.getLogger(__name__)
 
@@ -50,6 +54,7 @@ class Operator:
         try:
             await kopf.operator(
                 registry=registry,
+                identity=_IDENTITY,
                 settings=handlers.kopf_settings(),
                 clusterwide=not self._settings.watch_namespaces,
                 namespaces=self._settings.watch_namespaces,
