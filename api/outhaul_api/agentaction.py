@@ -73,7 +73,7 @@ class DirectorySource(Model):
 
 
 class CommandSource(Model):
-    """A command whose standard output holds outputs. It runs after the run's commands have succeeded."""
+    """A command whose standard output holds outputs. It runs after the commands, failed or not, unless cancelled."""
 
     command: list[Argument] = Field(min_length=1, max_length=256)
     """The program and its arguments."""
@@ -226,6 +226,8 @@ class AgentActionStatus(Model):
     """How each command went."""
     output: str | None = None
     """The name of the run's InstallationOutput, once it was written."""
+    publication: str | None = Field(default=None, max_length=64)
+    """The digest of what the latest Secret was made from, once it shows this run."""
     reason: str | None = Field(default=None, max_length=64)
     """Why the run is in its phase, in one word."""
     message: str | None = Field(default=None, max_length=4096)

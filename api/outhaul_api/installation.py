@@ -186,7 +186,9 @@ class RunReference(Model):
     number: int = 0
     """Counts the Installation's runs."""
     digest: str
-    """The digest of what the run was made from."""
+    """The digest of the spec that the run was made from."""
+    inputs: str | None = None
+    """The digest of the other Installations' outputs that the run was made from."""
     retry: str | None = None
     """The value of the retry annotation that asked for it."""
     phase: ActionPhase | None = None
@@ -221,6 +223,8 @@ class InstallationStatus(Model):
     """The newest run."""
     last_succeeded: RunReference | None = None
     """The newest run that succeeded."""
+    publication: str | None = None
+    """The digest of what the latest Secret was made from."""
     binding: Binding | None = None
     """The latest Secret, once it was written."""
     outputs: list[str] = Field(default=[], max_length=10000)

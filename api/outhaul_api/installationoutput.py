@@ -39,6 +39,9 @@ class Output(Model):
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """The SHA-256 of the value as it is stored; absent where the value is sensitive, since a weak secret can
     be guessed from it."""
+    fingerprint: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """A digest of a sensitive value under a key that only the operator has: it tells whether the value of this output
+    has changed from run to run, and is no help in guessing it."""
 
 
 class InstallationOutputSpec(Model):

@@ -30,6 +30,9 @@ NUMBER_ANNOTATION = f"{GROUP}/run-number"
 PARTS_ANNOTATION = f"{GROUP}/parts"
 """On a latest Secret: over how many Secrets (`-1`, `-2` … after the first) the outputs are spread."""
 
+INPUTS_ANNOTATION = f"{GROUP}/inputs"
+"""On an AgentAction: the digest of the other Installations' outputs that it was made from."""
+
 DIGEST_ANNOTATION = f"{GROUP}/digest"
 """On an AgentAction: the digest of the Installation's spec that it was made from."""
 
@@ -260,5 +263,9 @@ class Reason(StrEnum):
     AGENT_CRASHED = "AgentCrashed"
     OOM_KILLED = "OOMKilled"
     EVICTED = "Evicted"
+    OUTPUTS_LOST = "OutputsLost"
+    """Every command succeeded, but the agent ended before its outputs were stored."""
+    CANNOT_RECOLLECT = "CannotRecollect"
+    """The engine cannot read its outputs again without another run."""
     POD_LOST = "PodLost"
     """The pod is gone and did not say how it ended."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import grpc.aio
@@ -39,6 +39,7 @@ WATCH_PAUSE = 1.0
 """Seconds between two states after that; the stream pushes back on the agent meanwhile."""
 MAX_VERSIONS = 64
 
+_Reply = TypeVar("_Reply")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -121,7 +122,7 @@ class Agent:
             ProtocolMismatch: no version in common; the message names those of both sides.
         """
         try:
-            reply = await self._stub.GetInfo(pb.GetInfoRequest(), timeout=CALL_TIMEOUT)
+            reply = _read(await self._stub.GetInfo(pb.GetInfoRequest(), timeout=CALL_TIMEOUT))
         except grpc.aio.AioRpcError as error:
             raise _verdict(error) from None
         if reply.run_uid != self._run_uid:
@@ -160,7 +161,7 @@ class Agent:
 
     async def _next_state(self, call: grpc.aio.UnaryStreamCall[pb.WatchRequest, pb.WatchResponse]) -> RunState:
         try:
-            reply = await asyncio.wait_for(call.read(), IDLE_TIMEOUT)
+            reply = _read(await asyncio.wait_for(call.read(), IDLE_TIMEOUT))
         except grpc.aio.AioRpcError as error:
             raise _verdict(error) from None
         except TimeoutError:
@@ -180,7 +181,7 @@ class Agent:
         while True:
             request = pb.ListOutputsRequest(run_uid=self._run_uid, page_token=token)
             try:
-                page = await self._stub.ListOutputs(request, timeout=CALL_TIMEOUT)
+                page = _read(await self._stub.ListOutputs(request, timeout=CALL_TIMEOUT))
             except grpc.aio.AioRpcError as error:
                 raise _verdict(error) from None
             for one in page.outputs:
@@ -204,11 +205,12 @@ class Agent:
         data = bytearray()
         try:
             async for reply in call:
-                if not 0 < len(reply.chunk) <= protocol.MAX_CHUNK_BYTES:
+                chunk = _read(reply).chunk
+                if not 0 < len(chunk) <= protocol.MAX_CHUNK_BYTES:
                     raise AgentMisbehaved("the agent sends pieces of an output of a size that none may have")
-                if len(data) + len(reply.chunk) > info.size:
+                if len(data) + len(chunk) > info.size:
                     raise AgentMisbehaved("the agent sends more of an output than it has listed")
-                data += reply.chunk
+                data += chunk
         except grpc.aio.AioRpcError as error:
             raise _verdict(error) from None
         finally:
@@ -227,7 +229,7 @@ class Agent:
         """
         request = pb.AcknowledgeRequest(run_uid=self._run_uid, outputs_digest=digest)
         try:
-            await self._stub.Acknowledge(request, timeout=CALL_TIMEOUT)
+            _read(await self._stub.Acknowledge(request, timeout=CALL_TIMEOUT))
         except grpc.aio.AioRpcError as error:
             raise _verdict(error) from None
 
@@ -235,6 +237,13 @@ class Agent:
 def outputs_digest(infos: list[OutputInfo]) -> str:
     """Returns the digest that acknowledges these outputs."""
     return protocol.outputs_digest((info.name, bytes.fromhex(info.sha256)) for info in infos)
+
+
+def _read(reply: _Reply | None) -> _Reply:
+    # What grpcio gives, whatever its types say, for bytes that are no message of the method.
+    if reply is None:
+        raise AgentMisbehaved("the agent sends what is no message of the protocol")
+    return reply
 
 
 def _checked_info(info: pb.OutputInfo) -> OutputInfo:

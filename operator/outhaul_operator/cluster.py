@@ -150,7 +150,7 @@ class Cluster:
         answer = await self._json("GET", kind, namespace, query={"labelSelector": selector} if selector else None)
         # Items of a list do not say what they are.
         what = {"apiVersion": answer["apiVersion"], "kind": answer["kind"].removesuffix("List")}
-        return [what | item for item in answer["items"]]
+        return [what | item for item in answer["items"] or []]
 
     async def exists(self, kind: Kind, namespace: str, name: str) -> bool:
         """Tells whether there is an object of that name."""
@@ -252,12 +252,14 @@ class Cluster:
             "GET", self._url(Kind.EVENT, namespace, query=query), None, {}, what, timeout_s=330
         )
         async with response:
-            if response.status != 200:  # noqa: PLR2004
-                raise _error(what, response.status, await response.text())
             try:
+                if response.status != 200:  # noqa: PLR2004
+                    raise _error(what, response.status, await response.read())
                 async for line in response.content:
-                    event = json.loads(line)
-                    if event["type"] in {"ADDED", "MODIFIED"}:
+                    event = _parsed(line)
+                    if event is None:
+                        raise UnavailableError(what, response.status, "an event is no JSON object")
+                    if event.get("type") in {"ADDED", "MODIFIED"}:
                         yield event["object"]
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 raise UnavailableError(what, 0, type(error).__name__) from error
@@ -282,15 +284,14 @@ class Cluster:
         response = await self._request(method, url, body, headers, what)
         async with response:
             try:
-                text = await response.text()
+                data = await response.read()
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise UnavailableError(what, 0, type(error).__name__) from error
-            if not 200 <= response.status < 300:  # noqa: PLR2004
-                raise _error(what, response.status, text)
-        try:
-            answer: Object = json.loads(text)
-        except ValueError as error:
-            raise UnavailableError(what, response.status, "the answer is not JSON") from error
+        if not 200 <= response.status < 300:  # noqa: PLR2004
+            raise _error(what, response.status, data)
+        answer = _parsed(data)
+        if answer is None:
+            raise UnavailableError(what, response.status, "the answer is no JSON object")
         return answer
 
     async def _request(
@@ -336,11 +337,17 @@ class Cluster:
         return "/".join(parts) + (f"?{urlencode(query)}" if query else "")
 
 
-def _error(what: str, status: int, text: str) -> ApiError:
+def _parsed(data: bytes) -> Object | None:
+    """Returns a JSON object; None where it is none, as where a proxy has answered."""
     try:
-        answer = json.loads(text)
-    except ValueError:
-        answer = {}
+        answer = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _error(what: str, status: int, data: bytes) -> ApiError:
+    answer = _parsed(data) or {}
     message = str(answer.get("message") or f"HTTP {status}")[:_MAX_MESSAGE]
     match status, answer.get("reason"):
         case 404, _:

@@ -37,6 +37,7 @@ async def resolve(cluster: Cluster, operator_namespace: str, namespace: str, nam
                     Reason.AGENT_CONFIG_NOT_FOUND,
                     f"AgentConfig {name} does not exist in namespace {namespace}; "
                     "create it, or correct spec.agentConfig.name",
+                    is_watched=True,
                 ) from None
             continue
         try:

@@ -1,6 +1,6 @@
 """What carrying out a run needs beside the run itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outhaul_operator.cluster import Cluster
 from outhaul_operator.settings import Settings
@@ -19,3 +19,5 @@ class Context:
     """Signs the certificates of runs."""
     identity: OperatorIdentity
     """Proves to agents who calls."""
+    fingerprint_key: bytes = field(repr=False)
+    """For the keyed digests of sensitive outputs."""

@@ -6,10 +6,13 @@ import random
 from typing import Any
 
 import kopf
+from outhaul_api.installation import Installation
+from pydantic import ValidationError
 
 from outhaul_operator import authority, handlers
 from outhaul_operator.cluster import ApiError, Cluster, Kind, Object
 from outhaul_operator.context import Context
+from outhaul_operator.dependencies import Graph
 from outhaul_operator.installations import Installations
 from outhaul_operator.queue import Queue
 from outhaul_operator.runs import Runs
@@ -18,7 +21,6 @@ from outhaul_operator.trust import OperatorIdentity
 from outhaul_operator.verdicts import WaitingError
 from outhaul_operator.view import Key, View, key_of
 
-_RESYNC_S = 600.0
 _MOST_RUNS = 100_000
 """A run waits most of its time; what limits their number is the cluster."""
 _IDENTITY: Any = "outhaul-operator"
@@ -40,12 +42,21 @@ class Operator:
         self._cluster = cluster
         self._settings = settings
         self._view = View(_controller)
+        self._graph = Graph()
 
     async def run(self) -> None:
         """Works until it is told to stop, or until a watch fails for good: then Kubernetes starts it again."""
-        signer = await authority.load_or_create(self._cluster, self._settings.namespace)
-        installations = Installations(self._cluster, self._view, self._settings)
-        runs = Runs(Context(self._cluster, self._view, self._settings, signer, OperatorIdentity(signer)))
+        keys = await authority.load_or_create(self._cluster, self._settings.namespace)
+        context = Context(
+            self._cluster,
+            self._view,
+            self._settings,
+            keys.authority,
+            OperatorIdentity(keys.authority),
+            keys.fingerprint_key,
+        )
+        installations = Installations(self._cluster, self._view, self._graph, self._settings)
+        runs = Runs(context)
         self._installations: Queue[Key] = Queue(installations.reconcile, _report)
         self._runs: Queue[Key] = Queue(runs.carry_out, _report, concurrency=_MOST_RUNS)
         registry = handlers.register(self._view, self._changed, self._cluster)
@@ -71,6 +82,7 @@ class Operator:
         match kind:
             case Kind.INSTALLATION:
                 self._installations.add(key)
+                self._wake_neighbours(key, obj)
             case Kind.AGENT_ACTION:
                 self._runs.add(key)
                 owner = _controller(kind, obj)
@@ -83,6 +95,20 @@ class Operator:
                 # Runs wait at the view for their pods.
                 pass
 
+    def _wake_neighbours(self, key: Key, obj: Object) -> None:
+        """Has those looked at that wait for an Installation, and those that it waits for."""
+        namespace, name = key.namespace, key.name
+        neighbours = self._graph.neighbours(namespace, name)
+        try:
+            if self._view.get(key) is None:
+                self._graph.drop(namespace, name)
+            else:
+                self._graph.put(Installation.model_validate(obj))
+        except ValidationError:
+            self._graph.drop(namespace, name)
+        for other in neighbours | self._graph.neighbours(namespace, name):
+            self._installations.add(Key(Kind.INSTALLATION, namespace, other))
+
     def _in_reach(self, config: Key) -> list[Key]:
         """Returns what an AgentConfig may matter to and what has not ended."""
         everywhere = config.namespace == self._settings.namespace
@@ -92,7 +118,7 @@ class Operator:
     async def _resync(self) -> None:
         """Looks at everything now and then: repairs gaps of watches, and deletions that nobody saw."""
         while True:
-            await asyncio.sleep(_RESYNC_S * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
+            await asyncio.sleep(self._settings.resync_seconds * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
             try:
                 await self._look_at_all()
             except ApiError as error:

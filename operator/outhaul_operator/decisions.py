@@ -8,17 +8,29 @@ from dataclasses import dataclass
 
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation, RunReference
-from outhaul_api.vocabulary import DIGEST_ANNOTATION, RETRY_ANNOTATION, Action, ActionPhase, DeletionPolicy
+from outhaul_api.vocabulary import (
+    DIGEST_ANNOTATION,
+    INPUTS_ANNOTATION,
+    RECOLLECT_ANNOTATION,
+    RETRY_ANNOTATION,
+    Action,
+    ActionPhase,
+    DeletionPolicy,
+    Reason,
+)
 
 from outhaul_operator import names
 
-_NOT_IN_DIGEST = {"deletion_policy", "uninstalled"}
+_NOT_IN_DIGEST = {"deletion_policy", "uninstalled", "depends_on"}
+_SHOWING = {"secretName", "keyStyle", "template", "binding", "historyLimit"}
+"""Of `outputs`: what says how they are shown, and changes nothing about a run."""
 
 
 def spec_digest(installation: Installation) -> str:
     """Returns the digest of what a run is made from. A field at its default does not count: a new one starts no run."""
     spec = installation.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_NOT_IN_DIGEST)
-    return names.digest(spec)
+    outputs = {key: value for key, value in spec.pop("outputs", {}).items() if key not in _SHOWING}
+    return names.digest({**spec, "outputs": outputs} if outputs else spec)
 
 
 @dataclass(frozen=True)
@@ -51,12 +63,14 @@ class Absent:
 Decision = Due | InFlight | Settled | Absent
 
 
-def decide(installation: Installation, newest: RunReference | None) -> Decision:
-    """Returns what is due for an Installation, from the object and its newest run alone.
+def decide(installation: Installation, newest: RunReference | None, inputs: str | None = None) -> Decision:
+    """Returns what is due for an Installation, from the object, its newest run and its inputs alone.
 
     Args:
         installation: The object as the server has it.
         newest: The newest run, with the phase that its AgentAction says.
+        inputs: The digest of other Installations' outputs that it uses; None where it uses none, and where they cannot
+            be told now: then they start no run.
     """
     deleting = installation.metadata.deletion_timestamp is not None
     orphan = deleting and installation.spec.deletion_policy is DeletionPolicy.ORPHAN
@@ -70,6 +84,7 @@ def decide(installation: Installation, newest: RunReference | None) -> Decision:
         is_uninstall != to_uninstall
         or newest.digest != spec_digest(installation)
         or (retry is not None and newest.retry != retry)
+        or (inputs is not None and newest.inputs != inputs and not to_uninstall)
     )
     if newest.phase is None:
         return InFlight(newest, newer_is_due=due)
@@ -77,14 +92,33 @@ def decide(installation: Installation, newest: RunReference | None) -> Decision:
     if orphan or (to_uninstall and (uninstalled or never_started)):
         return Absent()
     if not due:
-        return Settled(newest)
+        return Due(Action.RECOLLECT) if _is_recollection_due(installation, newest) else Settled(newest)
     if to_uninstall:
         return Due(Action.UNINSTALL)
     return Due(Action.INSTALL if uninstalled or installation.status.last_succeeded is None else Action.UPGRADE)
 
 
-def next_run(installation: Installation, newest: RunReference | None, due: Action) -> RunReference:
-    """Returns the run that is to be started after the newest one."""
+def _is_recollection_due(installation: Installation, newest: RunReference) -> bool:
+    if newest.action is Action.UNINSTALL:
+        return False
+    if newest.outputs_lost and newest.action is not Action.RECOLLECT:
+        return True
+    wanted = installation.metadata.annotations.get(RECOLLECT_ANNOTATION)
+    is_installed = newest.phase is ActionPhase.SUCCEEDED or newest.action is Action.RECOLLECT
+    return wanted is not None and newest.recollect != wanted and is_installed
+
+
+def next_run(
+    installation: Installation, newest: RunReference | None, due: Action, inputs: str | None = None
+) -> RunReference:
+    """Returns the run that is to be started after the newest one.
+
+    Args:
+        installation: Whose run.
+        newest: The newest run, if there was one.
+        due: What is due.
+        inputs: The digest of other Installations' outputs that it is made from.
+    """
     metadata = installation.metadata
     retry = metadata.annotations.get(RETRY_ANNOTATION)
     digest = spec_digest(installation)
@@ -99,7 +133,14 @@ def next_run(installation: Installation, newest: RunReference | None, due: Actio
         retry=retry,
     )
     return RunReference(
-        name=name, action=due, generation=metadata.generation, number=number, digest=digest, retry=retry
+        name=name,
+        action=due,
+        generation=metadata.generation,
+        number=number,
+        digest=digest,
+        inputs=inputs,
+        retry=retry,
+        recollect=metadata.annotations.get(RECOLLECT_ANNOTATION),
     )
 
 
@@ -113,7 +154,10 @@ def reference_of(action: AgentAction) -> RunReference:
         generation=reference.generation if reference is not None else 0,
         number=reference.number if reference is not None else 0,
         digest=annotations.get(DIGEST_ANNOTATION, ""),
+        inputs=annotations.get(INPUTS_ANNOTATION),
         retry=annotations.get(RETRY_ANNOTATION),
+        recollect=annotations.get(RECOLLECT_ANNOTATION),
+        outputs_lost=True if action.status.reason == Reason.OUTPUTS_LOST else None,
         phase=action.status.phase if action.status.phase is not None and action.status.phase.is_final else None,
         finished_at=action.status.finished_at,
     )

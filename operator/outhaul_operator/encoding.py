@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,28 +56,38 @@ def name_of(key: str) -> str | None:
     return re.sub(rb"_([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), escaped.encode()).decode()
 
 
-def split(outputs: Sequence[AgentOutput]) -> tuple[list[dict[str, bytes]], list[AgentOutput]]:
-    """Distributes outputs over as few Secrets as first-fit by falling size finds; equal outputs, equal result.
+def pack(data: Mapping[str, bytes]) -> tuple[list[dict[str, bytes]], set[str]]:
+    """Distributes values over as few Secrets as first-fit by falling size finds; equal values, equal result.
 
     Returns:
-        The data of each Secret (at least one, perhaps empty), and the outputs that fit into none.
+        The data of each Secret (at least one, perhaps empty), and the keys whose values fit into none.
     """
     shards: list[dict[str, bytes]] = [{}]
     left = [(MAX_SECRET_BYTES, _MAX_KEY_BYTES)]
-    too_large = []
-    for output in sorted(outputs, key=lambda one: (-len(one.data), one.name.encode())):
-        size, key = len(output.data), key_for(output.name)
-        if size > MAX_SECRET_BYTES:
-            too_large.append(output)
+    too_large = set()
+    for key, value in sorted(data.items(), key=lambda one: (-len(one[1]), one[0])):
+        if len(value) > MAX_SECRET_BYTES:
+            too_large.add(key)
             continue
-        fitting = (index for index, (values, keys) in enumerate(left) if size <= values and len(key) <= keys)
+        fitting = (index for index, (values, keys) in enumerate(left) if len(value) <= values and len(key) <= keys)
         index = next(fitting, len(shards))
         if index == len(shards):
             shards.append({})
             left.append((MAX_SECRET_BYTES, _MAX_KEY_BYTES))
-        shards[index][key] = output.data
-        left[index] = (left[index][0] - size, left[index][1] - len(key))
+        shards[index][key] = value
+        left[index] = (left[index][0] - len(value), left[index][1] - len(key))
     return shards, too_large
+
+
+def split(outputs: Sequence[AgentOutput]) -> tuple[list[dict[str, bytes]], list[AgentOutput]]:
+    """Distributes a run's outputs over its Secrets.
+
+    Returns:
+        The data of each Secret, and the outputs that fit into none.
+    """
+    shards, too_large = pack({key_for(output.name): output.data for output in outputs})
+    ordered = sorted(outputs, key=lambda one: one.name.encode())
+    return shards, [output for output in ordered if key_for(output.name) in too_large]
 
 
 class _InexactError(ValueError):
@@ -155,12 +165,15 @@ class Encoded:
     """What no Secret can hold."""
 
 
-def encode(outputs: Sequence[AgentOutput], secret_names: Sequence[str]) -> Encoded:
+def encode(
+    outputs: Sequence[AgentOutput], secret_names: Sequence[str], fingerprint: Callable[[AgentOutput], str]
+) -> Encoded:
     """Encodes the outputs of a run.
 
     Args:
         outputs: What the agent holds.
         secret_names: The names that the Secrets get, as many as could be needed.
+        fingerprint: Returns the keyed digest of a sensitive output.
     """
     shards, too_large = split(outputs)
     secrets = list(zip(secret_names, shards, strict=False))
@@ -182,6 +195,7 @@ def encode(outputs: Sequence[AgentOutput], secret_names: Sequence[str]) -> Encod
                 secret_key_ref=SecretKeyReference(name=where, key=key) if where is not None else None,
                 size=len(output.data),
                 sha256=None if output.sensitive else hashlib.sha256(output.data).hexdigest(),
+                fingerprint=fingerprint(output) if output.sensitive else None,
             )
         )
     return Encoded(secrets=secrets, outputs=records, too_large=too_large)

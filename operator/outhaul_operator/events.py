@@ -31,7 +31,7 @@ async def emit(
     body = {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{metadata['name'][:230]}.{digest}", "namespace": metadata["namespace"]},
+        "metadata": {"name": f"{metadata['name'][:230].rstrip('-.')}.{digest}", "namespace": metadata["namespace"]},
         "involvedObject": {
             "apiVersion": obj["apiVersion"],
             "kind": obj["kind"],

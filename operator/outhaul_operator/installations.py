@@ -1,24 +1,21 @@
 """Installations: the small reconcile around `decisions.decide`.
 
-Called by the queue with an Installation's key, after the Installation or one of its runs has changed. It starts
-runs by creating AgentActions and follows them through their status; `runs` does the rest.
+Called by the queue with an Installation's key, after the Installation, one of its runs, or an Installation that it
+waits for has changed. It starts runs by creating AgentActions and follows them through their status; `runs` does
+the rest.
 """
 
-from collections.abc import Iterable
+import random
+import time
 
-from outhaul_api.agentaction import DEFAULT_TIMEOUT, AgentAction, AgentActionSpec, InstallationReference
+from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Binding, Installation, InstallationStatus, RunReference
 from outhaul_api.installationoutput import InstallationOutput
 from outhaul_api.vocabulary import (
-    API_VERSION,
-    DIGEST_ANNOTATION,
     INSTALLATION_LABEL,
-    MANAGED_BY_LABEL,
-    MANAGER,
-    RETRY_ANNOTATION,
     UNINSTALL_FINALIZER,
+    UNINSTALL_FIRST_ANNOTATION,
     Action,
-    ActionCondition,
     ActionPhase,
     DeletionPolicy,
     InstallationCondition,
@@ -28,7 +25,21 @@ from outhaul_api.vocabulary import (
 )
 from pydantic import ValidationError
 
-from outhaul_operator import configs, engines, events, latest, names, outcomes, publishing
+from outhaul_operator import (
+    configs,
+    dependencies,
+    engines,
+    events,
+    history,
+    inputs,
+    latest,
+    names,
+    needs,
+    outcomes,
+    publishing,
+    showing,
+)
+from outhaul_operator.agentactions import agent_action, parse_actions
 from outhaul_operator.cluster import (
     AlreadyExistsError,
     Cluster,
@@ -48,9 +59,11 @@ from outhaul_operator.decisions import (
     decide,
     newest_run,
     next_run,
+    reference_of,
 )
 from outhaul_operator.engines.plan import Plan
 from outhaul_operator.outcomes import Outcome
+from outhaul_operator.records import Records
 from outhaul_operator.settings import Settings
 from outhaul_operator.validation import explain
 from outhaul_operator.verdicts import StalledError, WaitingError
@@ -63,13 +76,18 @@ class Installations:
     Args:
         cluster: The API server.
         view: What was seen of Installations and AgentActions.
+        graph: Who waits for whom.
         settings: The operator's settings.
     """
 
-    def __init__(self, cluster: Cluster, view: View, settings: Settings) -> None:
+    def __init__(self, cluster: Cluster, view: View, graph: dependencies.Graph, settings: Settings) -> None:
         self._cluster = cluster
         self._view = view
+        self._graph = graph
         self._settings = settings
+        self._records = Records(cluster)
+        self._checked_at: dict[Key, float] = {}
+        """When each latest Secret was last compared; a restart spreads the first time over one interval."""
 
     async def reconcile(self, key: Key) -> None:
         """Brings one Installation a step further, and says in its status where it stands.
@@ -80,13 +98,21 @@ class Installations:
         """
         obj = self._view.get(key)
         if obj is None:
+            self._checked_at.pop(key, None)
             return
         try:
             one = _Pass(self._cluster, self._view, self._settings, obj)
         except ValidationError as error:
             await _refuse(self._cluster, obj, explain(error))
             return
-        await one.run(_parse_actions(self._view.owned(key)))
+        interval = self._settings.resync_seconds
+        now = time.monotonic()
+        checked_at = self._checked_at.setdefault(key, now - random.uniform(0, interval))  # noqa: S311 - jitter
+        is_check_due = now - checked_at >= interval
+        found = await needs.look(one.installation, self._view, self._graph, self._records)
+        await one.run(parse_actions(self._view.owned(key)), found, check=is_check_due)
+        if is_check_due:
+            self._checked_at[key] = now
 
 
 async def _refuse(cluster: Cluster, obj: Object, why: str) -> None:
@@ -109,6 +135,14 @@ class _Pass:
         self._take(obj)
         self._run: RunReference | None = None
         self._action: AgentAction | None = None
+        self._actions: list[AgentAction] = []
+        self._needs = needs.Needs(None, None)
+        self._check = False
+        self._shown: str | None = None
+
+    @property
+    def installation(self) -> Installation:
+        return self._installation
 
     def _take(self, obj: Object) -> None:
         self._obj = obj
@@ -116,7 +150,8 @@ class _Pass:
         self._namespace = self._installation.metadata.namespace
         self._name = self._installation.metadata.name
 
-    async def run(self, known: list[AgentAction]) -> None:
+    async def run(self, known: list[AgentAction], found: needs.Needs, *, check: bool) -> None:
+        self._needs, self._check = found, check
         decision = self._decide(known)
         if isinstance(decision, Due | Absent) or (isinstance(decision, InFlight) and decision.newer_is_due):
             # A step that creates or ends something is decided on what the server has now, not on what was seen.
@@ -130,8 +165,7 @@ class _Pass:
             outcome = await self._act(decision)
         except WaitingError as error:
             outcome = outcomes.waiting(error)
-            # An AgentConfig that appears is seen by a watch.
-            repeat = error if error.reason is not Reason.AGENT_CONFIG_NOT_FOUND else None
+            repeat = None if error.is_watched else error
         except StalledError as error:
             outcome = outcomes.stalled(error)
         if outcome is not None:
@@ -140,8 +174,9 @@ class _Pass:
             raise repeat
 
     def _decide(self, actions: list[AgentAction]) -> Decision:
-        self._run, self._action = newest_run(self._installation, actions)
-        return decide(self._installation, self._run)
+        self._actions = [one for one in actions if belongs(one, self._installation)]
+        self._run, self._action = newest_run(self._installation, self._actions)
+        return decide(self._installation, self._run, self._needs.digest)
 
     def _put(self, obj: Object) -> None:
         """Takes in what a write or a fresh read answered."""
@@ -153,7 +188,7 @@ class _Pass:
         found = await self._cluster.list(Kind.AGENT_ACTION, self._namespace, labels)
         for obj in found:
             self._view.put(Kind.AGENT_ACTION, obj)
-        return _parse_actions(found)
+        return parse_actions(found)
 
     @property
     def _deleting(self) -> bool:
@@ -170,7 +205,8 @@ class _Pass:
                 return outcomes.in_flight(decision, self._action)
             case Settled():
                 await self._hold()
-                await self._mend_latest(decision.run)
+                await history.prune(self._cluster, self._installation, self._actions)
+                await self._show()
                 return outcomes.settled(decision.run, self._action, self._installation)
             case Due():
                 return await self._dispatch(decision.action)
@@ -186,23 +222,60 @@ class _Pass:
 
     async def _dispatch(self, due: Action) -> Outcome | None:
         spec = self._installation.spec
+        if due is Action.UNINSTALL:
+            await self._wait_for_users()
+        elif self._needs.verdict is not None:
+            raise self._needs.verdict
         wanted = spec.agent_config.name if spec.agent_config is not None else None
         config = await configs.resolve(self._cluster, self._settings.namespace, self._namespace, wanted)
         plan = engines.plan(self._installation, due, config.engine)
         if plan is None:
             return await self._end("the engine has nothing to run for an uninstall")
+        self._add_inputs(plan, due)
         if due is Action.UNINSTALL:
             await publishing.mark_records(self._cluster, self._namespace, self._name, OutputPhase.INVALIDATED)
         else:
-            plan.outputs = plan.outputs if spec.outputs.from_ is None else spec.outputs.from_
             await self._hold()
-        run = next_run(self._installation, self._run, due)
-        body = _agent_action(self._installation, run, plan)
-        self._action = await self._create(body)
+        run = next_run(self._installation, self._run, due, self._needs.digest)
+        self._action = await self._create(agent_action(self._installation, run, plan))
         self._run = run
         message = f"run {run.name} was created to {due} generation {run.generation}"
         await events.emit(self._cluster, self._obj, "Normal", Reason.DISPATCHED, message)
         return outcomes.in_flight(InFlight(run, newer_is_due=False), self._action)
+
+    def _add_inputs(self, plan: Plan, due: Action) -> None:
+        if self._needs.inputs is not None:
+            inputs.add(plan, self._installation, self._needs.inputs, plan.input_prefix)
+        if due is Action.UNINSTALL:
+            # Who gave them may be gone: then what the newest run had has to do.
+            before = [one for one in self._actions if one.spec.action in {Action.INSTALL, Action.UPGRADE}]
+            newest = max(before, key=lambda one: reference_of(one).number, default=None)
+            if newest is not None:
+                inputs.add_as_before(plan, newest.spec, plan.input_prefix)
+
+    async def _wait_for_users(self) -> None:
+        """Lets those who use this Installation be uninstalled first.
+
+        Raises:
+            WaitingError: There are some; their changes are watched.
+        """
+        if self._installation.metadata.annotations.get(UNINSTALL_FIRST_ANNOTATION) == "true":
+            return
+        others = []
+        for obj in await self._cluster.list(Kind.INSTALLATION, self._namespace, {}):
+            try:
+                others.append(Installation.model_validate(obj))
+            except ValidationError:
+                continue
+        edges = {one.metadata.name: dependencies.named(one) for one in others}
+        users = dependencies.users(self._installation, others, lambda name: edges.get(name, ()))
+        if users:
+            raise WaitingError(
+                Reason.IN_USE,
+                f"used by {', '.join(users)}, which have to be uninstalled first; "
+                f"set the annotation {UNINSTALL_FIRST_ANNOTATION} to true not to wait for them",
+                is_watched=True,
+            )
 
     async def _create(self, body: Object) -> AgentAction:
         name = body["metadata"]["name"]
@@ -247,26 +320,29 @@ class _Pass:
         self._run = run.model_copy(update={"phase": ActionPhase.CANCELLED, "started": False})
         return True
 
-    async def _mend_latest(self, run: RunReference) -> None:
-        """Publishes the latest Secret of a run that could not, since its name was taken.
+    async def _show(self) -> None:
+        """Sees to it that the latest Secret is as it should be.
 
         Raises:
-            StalledError: The name is still taken.
+            StalledError: It cannot be written; the message says why.
         """
-        action = self._action
-        shown = outcomes.find(self._installation.status.conditions, InstallationCondition.OUTPUTS_READY)
-        if action is None or run.phase is not ActionPhase.SUCCEEDED or (shown is not None and shown.status == "True"):
+        run = self._run
+        if run is None or run.action is Action.UNINSTALL:
             return
-        refused = any(
-            one.type == ActionCondition.OUTPUTS_COLLECTED and one.reason == Reason.SECRET_CONFLICT
-            for one in action.status.conditions
+        if run.phase is ActionPhase.SUCCEEDED:
+            self._installation.status.last_succeeded = run
+        status = self._installation.status
+        wanted = showing.wanted_digest(self._installation)
+        published = {status.publication, self._action.status.publication if self._action is not None else None}
+        current = next(
+            (one for one in self._actions if status.last_succeeded and one.metadata.name == status.last_succeeded.name),
+            None,
         )
-        if refused:
-            shards = await publishing.read_run(self._cluster, action)
-            await latest.publish_latest(self._cluster, action, self._latest_name(), shards, expect=False)
-
-    def _latest_name(self) -> str:
-        return names.latest_secret_name(self._name, self._installation.spec.outputs.secret_name)
+        if wanted is None or current is None or current.status.output is None:
+            return
+        if wanted not in published or self._check:
+            await showing.show(self._cluster, self._installation, current)
+        self._shown = wanted
 
     async def _hold(self) -> None:
         """Adds the finalizer where an uninstall has to come before the end, and takes it away where not."""
@@ -300,7 +376,8 @@ class _Pass:
                 "observed_generation": generation,
                 "phase": outcome.phase,
                 "action": self._run,
-                "conditions": outcomes.conditions(old.conditions, outcome, self._run, generation),
+                "conditions": outcomes.conditions(old.conditions, outcome, self._run, generation)
+                + outcomes.dependencies(old.conditions, self._installation, self._needs, generation),
             }
         )
         await self._remember_success(status, outcome)
@@ -320,69 +397,15 @@ class _Pass:
     async def _remember_success(self, status: InstallationStatus, outcome: Outcome) -> None:
         run, action = self._run, self._action
         if outcomes.is_uninstall_success(run) or outcome.phase is InstallationPhase.UNINSTALLED:
-            status.last_succeeded, status.binding, status.outputs = None, None, []
+            status.last_succeeded, status.binding, status.outputs, status.publication = None, None, [], None
             return
-        if run is None or run.phase is not ActionPhase.SUCCEEDED or outcome.reason is Reason.SECRET_CONFLICT:
+        if self._shown is not None:
+            status.publication = self._shown
+            status.binding = Binding(name=showing.latest_name(self._installation))
+        if run is None or run.phase is not ActionPhase.SUCCEEDED:
             return
-        if status.last_succeeded is not None and status.last_succeeded.name == run.name and status.binding is not None:
-            return
+        known = status.last_succeeded is not None and status.last_succeeded.name == run.name and status.outputs
         status.last_succeeded = run
-        status.binding = Binding(name=self._latest_name())
-        if action is not None and action.status.output is not None:
+        if action is not None and action.status.output is not None and not known:
             obj = await self._cluster.get(Kind.INSTALLATION_OUTPUT, self._namespace, action.status.output)
             status.outputs = [one.name for one in InstallationOutput.model_validate(obj).status.outputs]
-
-
-def _agent_action(installation: Installation, run: RunReference, plan: Plan) -> Object:
-    """Returns the run as an object. Pure."""
-    metadata = installation.metadata
-    spec = AgentActionSpec(
-        action=run.action,
-        installation=InstallationReference(
-            name=metadata.name, uid=metadata.uid, generation=run.generation, number=run.number
-        ),
-        agent_config=installation.spec.agent_config,
-        commands=plan.commands,
-        outputs=plan.outputs,
-        files=plan.files,
-        copy_from=plan.copy_from,
-        env=plan.env,
-        volumes=plan.volumes,
-        volume_mounts=plan.volume_mounts,
-        timeout=installation.spec.timeout or DEFAULT_TIMEOUT,
-    )
-    annotations = {DIGEST_ANNOTATION: run.digest}
-    if run.retry is not None:
-        annotations[RETRY_ANNOTATION] = run.retry
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "AgentAction",
-        "metadata": {
-            "name": run.name,
-            "namespace": metadata.namespace,
-            "labels": {MANAGED_BY_LABEL: MANAGER, INSTALLATION_LABEL: names.label_value(metadata.name)},
-            "annotations": annotations,
-            "ownerReferences": [
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": "Installation",
-                    "name": metadata.name,
-                    "uid": metadata.uid,
-                    "controller": True,
-                }
-            ],
-        },
-        "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
-        | {"action": run.action},
-    }
-
-
-def _parse_actions(objects: Iterable[Object]) -> list[AgentAction]:
-    """Reads AgentActions; one that cannot be read is none of an Installation's runs: the operator wrote it not."""
-    result = []
-    for obj in objects:
-        try:
-            result.append(AgentAction.model_validate(obj))
-        except ValidationError:
-            continue
-    return result

@@ -4,7 +4,7 @@ It is replaced whole in one write, left alone while nothing changed, never set b
 its name that is not the Installation's is never touched.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.vocabulary import (
@@ -20,7 +20,7 @@ from outhaul_api.vocabulary import (
     SecretType,
 )
 
-from outhaul_operator import names
+from outhaul_operator import encoding, names
 from outhaul_operator.cluster import (
     UNPROCESSABLE,
     AlreadyExistsError,
@@ -30,42 +30,42 @@ from outhaul_operator.cluster import (
     Object,
     RefusedError,
 )
-from outhaul_operator.encoding import encoded_data
 from outhaul_operator.guarded import NotOursError, guarded_read, ownership_tests
 from outhaul_operator.verdicts import StalledError, WaitingError
 
 
 async def publish_latest(
-    cluster: Cluster,
-    action: AgentAction,
-    base_name: str,
-    shards: Sequence[Mapping[str, bytes]],
-    *,
-    expect: bool,
+    cluster: Cluster, action: AgentAction, name: str, data: Mapping[str, bytes], *, expect: bool
 ) -> None:
-    """Makes the latest Secret show the run's outputs, unless it shows those of a newer run.
+    """Makes the latest Secret hold `data`, unless it shows a newer run.
 
-    Outputs beyond one Secret go on in `-1`, `-2` …, which are written before the first, and deleted after it where
-    there are fewer than before.
+    What is beyond one Secret goes on in `-1`, `-2` and so on, which are written before the first, and deleted after it
+    where there are fewer than before.
 
     Args:
         cluster: Where to.
         action: The run; it must belong to an Installation.
-        base_name: The latest Secret's name.
-        shards: The data of the run's output Secrets.
+        name: The latest Secret's name.
+        data: What it is to hold: see `contents`.
         expect: Whether there is one already, as far as is known: it saves a request, and is no more than a guess.
 
     Raises:
-        StalledError: The name belongs to a Secret that is not this Installation's.
+        StalledError: The name belongs to a Secret that is not this Installation's, or a value fits into no Secret.
         WaitingError: The Secret changed meanwhile; try again.
     """
+    shards, too_large = encoding.pack(data)
+    if too_large:
+        raise StalledError(
+            Reason.OUTPUT_TOO_LARGE,
+            f"{', '.join(sorted(too_large))} of Secret {name} would be larger than {encoding.MAX_SECRET_BYTES:,} bytes",
+        )
     before = 0
     for index in reversed(range(len(shards))):
-        name = base_name + (f"-{index}" if index else "")
-        parts = await _write_latest(cluster, action, name, shards[index], len(shards), expect=expect and index == 0)
+        part = name + (f"-{index}" if index else "")
+        parts = await _write_latest(cluster, action, part, shards[index], len(shards), expect=expect and index == 0)
         before = max(before, parts)
     for index in range(len(shards), before):
-        await cluster.delete(Kind.SECRET, action.metadata.namespace, f"{base_name}-{index}")
+        await cluster.delete(Kind.SECRET, action.metadata.namespace, f"{name}-{index}")
 
 
 async def _write_latest(
@@ -94,7 +94,7 @@ async def _write_latest(
         ) from None
     annotations = existing["metadata"].get("annotations", {})
     before = int(annotations.get(PARTS_ANNOTATION, "1"))
-    wanted = encoded_data(data)
+    wanted = encoding.encoded_data(data)
     if int(annotations.get(NUMBER_ANNOTATION, "0")) > reference.number or (
         existing.get("data", {}) == wanted and before == parts
     ):
@@ -152,7 +152,7 @@ def _latest(action: AgentAction, name: str, data: Mapping[str, bytes], parts: in
                 }
             ],
         },
-        "data": encoded_data(data),
+        "data": encoding.encoded_data(data),
     }
 
 

@@ -4,7 +4,7 @@ Every step may run again after a crash: what exists is compared, what is equal i
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from outhaul_api.agentaction import AgentAction
@@ -51,6 +51,7 @@ async def publish_run(
     failed: bool,
     provenance: Provenance,
     engine_names: tuple[str | None, str | None],
+    fingerprint: Callable[[AgentOutput], str],
 ) -> Publication:
     """Writes the run's output Secrets and then its record, which is `Failed` where the run has failed.
 
@@ -61,13 +62,16 @@ async def publish_run(
         failed: Whether the run has failed.
         provenance: How the outputs came here.
         engine_names: The engine's own name and namespace of the installation.
+        fingerprint: Returns the keyed digest of a sensitive output.
 
     Raises:
         RunFailedError: A Secret or a record of the name exists and belongs to something else, or the API server
             refuses them.
     """
     run = action.metadata.name
-    encoded = encoding.encode(outputs, [names.output_secret_name(run, shard) for shard in range(_MOST_SECRETS)])
+    encoded = encoding.encode(
+        outputs, [names.output_secret_name(run, shard) for shard in range(_MOST_SECRETS)], fingerprint
+    )
     for name, data in encoded.secrets:
         await _write_run_secret(cluster, action, name, data)
     reference = action.spec.installation
@@ -138,8 +142,8 @@ async def _write_run_secret(cluster: Cluster, action: AgentAction, name: str, da
         raise RunFailedError(Reason.BAD_OUTPUT, f"the Secret of the outputs was refused: {error.message}") from error
 
 
-async def read_run(cluster: Cluster, action: AgentAction) -> list[dict[str, bytes]]:
-    """Reads a run's output Secrets back, as its record lists them.
+async def read_run(cluster: Cluster, action: AgentAction) -> list[AgentOutput]:
+    """Reads a run's outputs back from its Secrets, as its record lists them.
 
     Raises:
         NotFoundError: The record or a Secret is gone.
@@ -148,13 +152,19 @@ async def read_run(cluster: Cluster, action: AgentAction) -> list[dict[str, byte
     namespace = action.metadata.namespace
     obj = await cluster.get(Kind.INSTALLATION_OUTPUT, namespace, action.metadata.name)
     record = InstallationOutput.model_validate(obj)
-    found = {record.status.secret_name or ""}
-    found |= {one.secret_key_ref.name for one in record.status.outputs if one.secret_key_ref is not None}
-    result = []
-    for name in sorted(found - {""}, key=lambda one: (len(one), one)):
-        secret = await guarded.guarded_read(cluster, namespace, name, SecretType.OUTPUTS, action.metadata.uid)
-        result.append({key: base64.b64decode(value) for key, value in secret.get("data", {}).items()})
-    return result
+    stored: dict[str, dict[str, str]] = {}
+    for output in record.status.outputs:
+        where = output.secret_key_ref
+        if where is not None and where.name not in stored:
+            secret = await guarded.guarded_read(cluster, namespace, where.name, SecretType.OUTPUTS, action.metadata.uid)
+            stored[where.name] = secret.get("data", {})
+    return [
+        AgentOutput(
+            one.name, one.type, one.sensitive, base64.b64decode(stored[one.secret_key_ref.name][one.secret_key_ref.key])
+        )
+        for one in record.status.outputs
+        if one.secret_key_ref is not None
+    ]
 
 
 async def mark_records(

@@ -8,6 +8,7 @@ can be reached, and from its pod's state always.
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -21,7 +22,9 @@ from outhaul_operator import (
     agents,
     cleanups,
     configs,
+    contents,
     events,
+    fingerprints,
     latest,
     launches,
     names,
@@ -292,38 +295,46 @@ class _Run:
             failed=not succeeded,
             provenance=provenance,
             engine_names=_engine_names(installation),
+            fingerprint=self._fingerprint(action),
         )
         if publication.too_large and succeeded:
             return statuses.too_large(status, publication)
         if not succeeded:
             return statuses.ended(status, state, output=publication.record)
-        conflict = await self._publish_latest(action, installation, [data for _, data in publication.secrets])
-        return statuses.ended(status, state, output=publication.record, conflict=conflict)
+        shown = await self._publish_latest(action, installation, outputs)
+        return statuses.ended(status, state, output=publication.record, shown=shown)
+
+    def _fingerprint(self, action: AgentAction) -> Callable[[agents.Output], str]:
+        reference = action.spec.installation
+        scope = reference.uid if reference is not None else action.metadata.uid
+        key = self._context.fingerprint_key
+        return lambda one: fingerprints.fingerprint(key, scope, one.name, one.data)
 
     async def _publish_latest(
-        self, action: AgentAction, installation: Installation | None, shards: list[dict[str, bytes]]
-    ) -> StalledError | None:
-        """Makes these outputs the Installation's current ones; returns why the latest Secret could not be written."""
+        self, action: AgentAction, installation: Installation | None, outputs: Sequence[agents.Output]
+    ) -> str | StalledError | None:
+        """Makes these outputs the Installation's current ones.
+
+        Returns:
+            The digest of what the latest Secret was made from, or why it could not be written; None for a run that
+            belongs to no Installation.
+        """
         reference = action.spec.installation
         if reference is None or installation is None:
             return None
+        namespace, run = action.metadata.namespace, action.metadata.name
         if reference.number > 1:
-            await publishing.mark_records(
-                self._cluster,
-                action.metadata.namespace,
-                reference.name,
-                OutputPhase.SUPERSEDED,
-                keep=action.metadata.name,
-            )
-        name = names.latest_secret_name(reference.name, installation.spec.outputs.secret_name)
+            await publishing.mark_records(self._cluster, namespace, reference.name, OutputPhase.SUPERSEDED, keep=run)
+        wanted = installation.spec.outputs
+        name = names.latest_secret_name(reference.name, wanted.secret_name)
         binding = installation.status.binding
+        expect = binding is not None and binding.name == name
         try:
-            await latest.publish_latest(
-                self._cluster, action, name, shards, expect=binding is not None and binding.name == name
-            )
+            data = contents.contents(outputs, wanted)
+            await latest.publish_latest(self._cluster, action, name, data, expect=expect)
         except StalledError as error:
             return error
-        return None
+        return contents.publication_digest(run, name, wanted)
 
     async def _installation(self, action: AgentAction) -> Installation | None:
         """Returns the Installation that controls the run; a reference alone proves nothing, whoever wrote it."""
@@ -359,9 +370,9 @@ class _Run:
         elif state.output_count == 0:
             await self._end(await self._store(action, state, [], Provenance(action_uid=action.metadata.uid)))
         else:
+            self._status = status
             raise RunFailedError(
-                Reason.AGENT_UNREACHABLE,
-                "every command succeeded, but the agent ended before its outputs were stored; ask for another run",
+                Reason.OUTPUTS_LOST, "every command succeeded, but the agent ended before its outputs were stored"
             )
 
     async def _was_published(self, action: AgentAction) -> bool:
@@ -376,9 +387,9 @@ class _Run:
 
     async def _publish_again(self, action: AgentAction) -> None:
         """Ends a run whose record was written before the operator, and then the agent, went away."""
-        shards = await publishing.read_run(self._cluster, action)
-        conflict = await self._publish_latest(action, await self._installation(action), shards)
-        await self._end(statuses.succeeded(self._status, action.metadata.name, conflict))
+        outputs = await publishing.read_run(self._cluster, action)
+        shown = await self._publish_latest(action, await self._installation(action), outputs)
+        await self._end(statuses.succeeded(self._status, action.metadata.name, shown))
 
     async def _note(self, status: AgentActionStatus) -> None:
         """Writes the status where it says anything new."""

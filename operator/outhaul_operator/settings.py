@@ -20,6 +20,8 @@ class Settings:
     """A kubeconfig's path; None: the pod's service account, else kubectl's default."""
     liveness_port: int
     """Where `/healthz` is served; 0: nowhere."""
+    resync_seconds: float
+    """How often everything is looked at, and each latest Secret compared."""
     debug: bool
     """Whether to log every step."""
 
@@ -54,6 +56,12 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         default=int(os.environ.get("OUTHAUL_LIVENESS_PORT", "8080")),
         help="where /healthz is served, 0 for nowhere (OUTHAUL_LIVENESS_PORT; default 8080)",
     )
+    parser.add_argument(
+        "--resync-seconds",
+        type=float,
+        default=float(os.environ.get("OUTHAUL_RESYNC_SECONDS", "600")),
+        help="how often everything is looked at again (OUTHAUL_RESYNC_SECONDS; default 600)",
+    )
     parser.add_argument("--debug", action="store_true", help="log every step")
     given = parser.parse_args(arguments)
     return Settings(
@@ -62,5 +70,6 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         watch_namespaces=tuple(given.namespace),
         kubeconfig=given.kubeconfig,
         liveness_port=given.liveness_port,
+        resync_seconds=given.resync_seconds,
         debug=given.debug,
     )

@@ -25,10 +25,10 @@ def _with(
 ) -> AgentActionStatus:
     result = status.model_copy(update=changes)
     new = {
-        type_: condition(status.conditions, type_, reason, text, status=is_true)
+        str(type_): condition(status.conditions, type_, reason, text, status=is_true)
         for type_, is_true, reason, text in conditions
     }
-    result.conditions = [new.pop(ActionCondition(one.type), one) for one in status.conditions] + list(new.values())
+    result.conditions = [new.pop(one.type, one) for one in status.conditions] + list(new.values())
     return result
 
 
@@ -48,7 +48,7 @@ def pending(
         (ActionCondition.STARTED, False, reason, message),
         phase=ActionPhase.PENDING,
         reason=reason,
-        message=message,
+        message=message[:4096],
     )
 
 
@@ -82,11 +82,11 @@ def progressed(status: AgentActionStatus, state: RunState) -> AgentActionStatus:
 
 
 def ended(
-    status: AgentActionStatus, state: RunState, *, output: str | None, conflict: StalledError | None = None
+    status: AgentActionStatus, state: RunState, *, output: str | None, shown: str | StalledError | None = None
 ) -> AgentActionStatus:
     """The run has ended as its agent says."""
     if state.phase is ActionPhase.SUCCEEDED:
-        return succeeded(status, output, conflict)
+        return succeeded(status, output, shown)
     reason = state.reason or Reason.RUN_FAILED
     if state.phase is ActionPhase.CANCELLED:
         return _with(
@@ -100,8 +100,14 @@ def ended(
     return failed(status, reason, state.message, output=output)
 
 
-def succeeded(status: AgentActionStatus, output: str | None, conflict: StalledError | None) -> AgentActionStatus:
-    """Every command succeeded, and what there is of outputs can be read."""
+def succeeded(status: AgentActionStatus, output: str | None, shown: str | StalledError | None) -> AgentActionStatus:
+    """Every command succeeded, and what there is of outputs can be read.
+
+    Args:
+        status: The status so far.
+        output: The record's name, where there is one.
+        shown: The digest of what the latest Secret was made from, or why it could not be written.
+    """
     result = _with(
         status,
         (ActionCondition.COMPLETED, True, Reason.SUCCEEDED, "every command succeeded"),
@@ -109,15 +115,14 @@ def succeeded(status: AgentActionStatus, output: str | None, conflict: StalledEr
         reason=None,
         message=None,
         output=output,
+        publication=shown if isinstance(shown, str) else None,
     )
     if output is None:
         return result
-    if conflict is not None:
-        collected = (ActionCondition.OUTPUTS_COLLECTED, True, conflict.reason, conflict.message)
-    else:
-        text = f"the outputs are in InstallationOutput {output}"
-        collected = (ActionCondition.OUTPUTS_COLLECTED, True, Reason.PUBLISHED, text)
-    return _with(result, collected)
+    reason, text = Reason.PUBLISHED, f"the outputs are in InstallationOutput {output}"
+    if isinstance(shown, StalledError):
+        reason, text = shown.reason, shown.message
+    return _with(result, (ActionCondition.OUTPUTS_COLLECTED, True, reason, text))
 
 
 def failed(status: AgentActionStatus, reason: Reason, message: str, *, output: str | None = None) -> AgentActionStatus:

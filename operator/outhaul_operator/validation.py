@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import PurePosixPath
 
 from outhaul_api.agentaction import AgentAction, OutputSource
-from outhaul_api.vocabulary import OutputFormat, Reason
+from outhaul_api.vocabulary import Action, OutputFormat, Reason
 from pydantic import ValidationError
 
 from outhaul_operator.cluster import Object
@@ -42,7 +42,8 @@ def parse_action(obj: Object) -> AgentAction:
 def _faults(action: AgentAction) -> list[str]:
     spec = action.spec
     faults = []
-    if bool(spec.command) == bool(spec.commands):
+    needs_commands = spec.action is not Action.RECOLLECT or not spec.outputs
+    if (spec.command and spec.commands) or (needs_commands and not commands_of(spec)):
         faults.append("spec must give either commands, or command with args")
     if spec.args and not spec.command:
         faults.append("spec.args needs spec.command")

@@ -20,7 +20,17 @@ class VerdictError(Exception):
 
 
 class WaitingError(VerdictError):
-    """Something that is expected to come is not there yet; the operator goes on by itself."""
+    """Something that is expected to come is not there yet; the operator goes on by itself.
+
+    Args:
+        reason: As above.
+        message: As above.
+        is_watched: Whether a watch reports its coming, so that nobody has to look again.
+    """
+
+    def __init__(self, reason: Reason, message: str, *, is_watched: bool = False) -> None:
+        super().__init__(reason, message)
+        self.is_watched = is_watched
 
 
 class StalledError(VerdictError):

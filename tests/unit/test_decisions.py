@@ -216,9 +216,21 @@ def test_a_field_at_its_default_does_not_count() -> None:
     assert decisions.spec_digest(written) == DIGEST
 
 
-@pytest.mark.parametrize("change", [{"uninstalled": True}, {"deletionPolicy": "Orphan"}])
-def test_what_decides_about_the_end_does_not_count(change: dict[str, Any]) -> None:
-    """What only says whether and how to uninstall is no change of what is installed."""
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"uninstalled": True},
+        {"deletionPolicy": "Orphan"},
+        {"dependsOn": ["other"]},
+        {"outputs": {"secretName": "other"}},
+        {"outputs": {"keyStyle": "Env"}},
+        {"outputs": {"template": {"a": "b"}}},
+        {"outputs": {"binding": {"type": "a"}}},
+        {"outputs": {"historyLimit": 1}},
+    ],
+)
+def test_what_is_no_part_of_a_run_does_not_count(change: dict[str, Any]) -> None:
+    """What says when to run, whether to uninstall, or how outputs are shown, changes nothing that is installed."""
     assert decisions.spec_digest(installation({**SPEC, **change})) == DIGEST
 
 
@@ -232,7 +244,8 @@ def test_what_decides_about_the_end_does_not_count(change: dict[str, Any]) -> No
         {"timeout": "1h"},
         {"agentConfig": {"name": "big"}},
         {"source": {"files": {"main.tf": ""}}},
-        {"outputs": {"secretName": "other"}},
+        {"outputs": {"nonSensitive": ["a"]}},
+        {"inputs": [{"name": "a", "secretKeyRef": {"name": "s", "key": "k"}}]},
         {"bundle": {"repository": "ghcr.io/x/y"}},
     ],
 )

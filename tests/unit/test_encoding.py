@@ -352,7 +352,7 @@ def test_what_is_not_what_it_says_is_not_shown(data: bytes, type_: str) -> None:
 def test_whatever_is_shown_can_be_written(inner: Any, depth: int) -> None:
     """A record with a value that is shown becomes JSON, however deep the value is."""
     text = "[" * depth + json.dumps(inner) + "]" * depth
-    encoded = encoding.encode([output(data=text.encode(), type_="array")], ["s"])
+    encoded = encoding.encode([output(data=text.encode(), type_="array")], ["s"], fingerprint)
     record = InstallationOutput(
         spec=InstallationOutputSpec(action="a"),
         status=InstallationOutputStatus(phase=OutputPhase.CURRENT, outputs=encoded.outputs),
@@ -362,6 +362,12 @@ def test_whatever_is_shown_can_be_written(inner: Any, depth: int) -> None:
 
 # -- all of it
 
+
+def fingerprint(one: Output) -> str:
+    """A digest that nobody could mistake for the value's own."""
+    return hashlib.sha256(b"key" + one.data).hexdigest()
+
+
 SECRET_NAMES = [f"run-outputs-{index}" for index in range(20)]
 
 
@@ -369,7 +375,7 @@ SECRET_NAMES = [f"run-outputs-{index}" for index in range(20)]
 @settings(max_examples=50)
 def test_a_record_says_where_each_value_is(outputs: list[Output]) -> None:
     """Every output that is stored can be found by its record's reference, and the record is ordered by name."""
-    encoded = encoding.encode(outputs, SECRET_NAMES)
+    encoded = encoding.encode(outputs, SECRET_NAMES, fingerprint)
     secrets = dict(encoded.secrets)
     by_name = {one.name: one for one in outputs}
     assert [one.name for one in encoded.outputs] == sorted(by_name, key=str.encode)
@@ -386,7 +392,7 @@ def test_a_record_says_where_each_value_is(outputs: list[Output]) -> None:
 
 def test_a_sensitive_value_has_no_digest() -> None:
     """A weak secret could be guessed from its digest."""
-    (record,) = encoding.encode([output(sensitive=True)], SECRET_NAMES).outputs
+    (record,) = encoding.encode([output(sensitive=True)], SECRET_NAMES, fingerprint).outputs
     assert record.sha256 is None
     assert record.value is None
     assert record.sensitive
@@ -395,7 +401,7 @@ def test_a_sensitive_value_has_no_digest() -> None:
 def test_all_values_that_are_shown_fit_into_one_record() -> None:
     """The sum of what is shown is limited; the rest is by reference, and a small one after it may be shown again."""
     large = [output(f"{index:03}", b"a" * encoding.MAX_INLINE_BYTES) for index in range(70)]
-    encoded = encoding.encode([*large, output("zz", b"")], SECRET_NAMES)
+    encoded = encoding.encode([*large, output("zz", b"")], SECRET_NAMES, fingerprint)
     shown = [one for one in encoded.outputs if one.value is not None]
     assert sum(one.size for one in shown) == encoding.MAX_INLINE_TOTAL_BYTES
     assert shown[-1].name == "zz"
@@ -404,14 +410,14 @@ def test_all_values_that_are_shown_fit_into_one_record() -> None:
 
 def test_no_outputs_are_one_empty_secret() -> None:
     """An application that mounts the Secret of a run without outputs finds an empty one."""
-    assert encoding.encode([], SECRET_NAMES).secrets == [("run-outputs-0", {})]
+    assert encoding.encode([], SECRET_NAMES, fingerprint).secrets == [("run-outputs-0", {})]
 
 
 def test_joined_names_are_cut() -> None:
     """The names for `kubectl get` fit their field, whatever there is."""
-    few = encoding.encode([output("b"), output("a")], SECRET_NAMES).outputs
+    few = encoding.encode([output("b"), output("a")], SECRET_NAMES, fingerprint).outputs
     assert encoding.joined_names(few) == "a,b"
-    many = encoding.encode([output(f"{index:0>50}", b"") for index in range(100)], SECRET_NAMES).outputs
+    many = encoding.encode([output(f"{index:0>50}", b"") for index in range(100)], SECRET_NAMES, fingerprint).outputs
     joined = encoding.joined_names(many)
     assert len(joined) == 1024
     assert joined.endswith("…")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from outhaul_api.installation import Installation
-from outhaul_api.vocabulary import Action, Reason
+from outhaul_api.vocabulary import RETRY_ANNOTATION, Action, Reason
 
 from outhaul_operator.engines import exec as exec_engine
 from outhaul_operator.engines import porter, terraform
@@ -42,4 +42,17 @@ def plan(installation: Installation, action: Action, configured: str | None) -> 
             Reason.UNKNOWN_ENGINE,
             f"spec.engine {name!r} is not known; use one of {known}, or correct the AgentConfig",
         )
-    return engine(installation, action)
+    result = engine(installation, action)
+    if result is None:
+        return None
+    if action is Action.UNINSTALL:
+        result.outputs = []
+    elif installation.spec.outputs.from_ is not None:
+        result.outputs = installation.spec.outputs.from_
+    if action is Action.RECOLLECT and any(source.command is None for source in result.outputs):
+        raise StalledError(
+            Reason.CANNOT_RECOLLECT,
+            f"outputs that engine {name} reads from files are gone with the pod of the run that wrote them; "
+            f"set the annotation {RETRY_ANNOTATION} to a new value for another run",
+        )
+    return result

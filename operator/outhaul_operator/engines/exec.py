@@ -28,6 +28,8 @@ def plan(installation: Installation, action: Action) -> Plan | None:
         chosen = commands.uninstall
         if not chosen:
             return None
+    if action is Action.RECOLLECT:
+        chosen = []
     result = Plan(commands=chosen)
     if installation.spec.source is not None:
         result.add_source(installation.spec.source)

@@ -28,6 +28,8 @@ class Plan:
     volumes: list[dict[str, Any]] = field(default_factory=list)
     volume_mounts: list[dict[str, Any]] = field(default_factory=list)
     copy_from: list[str] = field(default_factory=list)
+    input_prefix: str = "OUTHAUL_INPUT_"
+    """What comes before an input's name in its variable's."""
 
     def add_file(self, path: str, text: str) -> None:
         """Adds a file of the working directory.

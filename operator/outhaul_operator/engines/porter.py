@@ -7,14 +7,16 @@ import json
 from typing import Any
 
 from outhaul_api.agentaction import Command, CommandSource, OutputSource
-from outhaul_api.installation import Installation
+from outhaul_api.installation import Input, Installation
 from outhaul_api.vocabulary import Action, OutputFormat, Reason
 
 from outhaul_operator.engines.plan import Plan
 from outhaul_operator.verdicts import StalledError
 
 _FILE = "installation.yaml"
+_INPUTS_FILE = "inputs.json"
 _SCHEMA_VERSION = "1.0.2"
+_PARAMETERS_VERSION = "1.0.1"
 
 
 def plan(installation: Installation, action: Action) -> Plan:
@@ -40,7 +42,13 @@ def plan(installation: Installation, action: Action) -> Plan:
         document["labels"] = spec.labels
     if spec.parameters:
         document["parameters"] = spec.parameters
-    result = Plan(commands=[Command(name="apply", command=["porter", "installation", "apply", _FILE])])
+    apply = Command(name="apply", command=["porter", "installation", "apply", _FILE])
+    result = Plan(commands=[] if action is Action.RECOLLECT else [apply])
+    if spec.inputs and result.commands:
+        parameters = f"{name}-inputs"
+        document["parameterSets"] = [parameters]
+        result.commands.insert(0, Command(name="inputs", command=["porter", "parameters", "apply", _INPUTS_FILE]))
+        result.add_file(_INPUTS_FILE, json.dumps(_parameter_set(parameters, namespace, spec.inputs, result), indent=2))
     # JSON is YAML.
     result.add_file(_FILE, json.dumps(document, indent=2))
     listing = ["porter", "installation", "outputs", "list", "--installation", name, "--namespace", namespace]
@@ -48,3 +56,17 @@ def plan(installation: Installation, action: Action) -> Plan:
         OutputSource(command=CommandSource(command=[*listing, "--output", "json"], format=OutputFormat.PORTER))
     ]
     return result
+
+
+def _parameter_set(name: str, namespace: str, inputs: list[Input], plan: Plan) -> dict[str, Any]:
+    """Returns Porter's own document that says where parameters come from: the inputs' variables and files."""
+    return {
+        "schemaType": "ParameterSet",
+        "schemaVersion": _PARAMETERS_VERSION,
+        "name": name,
+        "namespace": namespace,
+        "parameters": [
+            {"name": one.name, "source": {"path": one.file} if one.file else {"env": plan.input_prefix + one.name}}
+            for one in inputs
+        ],
+    }

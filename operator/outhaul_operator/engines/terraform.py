@@ -46,7 +46,7 @@ def plan(installation: Installation, action: Action) -> Plan:
             Command(name="destroy", command=["terraform", "destroy", *change]),
             Command(name="forget-state", command=["python3", _FORGET_STATE, BACKEND_FILE, namespace, suffix]),
         ]
-    else:
+    elif action is not Action.RECOLLECT:
         steps.append(Command(name="apply", command=["terraform", "apply", *change]))
     result = Plan(commands=steps)
     result.add_source(required_source(installation, "terraform"))
@@ -57,6 +57,7 @@ def plan(installation: Installation, action: Action) -> Plan:
     else:
         listing = CommandSource(command=["terraform", "output", "-json", "-no-color"], format=OutputFormat.TERRAFORM)
         result.outputs = [OutputSource(command=listing)]
+    result.input_prefix = "TF_VAR_"
     result.env = [PodEnvVar(name="TF_IN_AUTOMATION", value="1"), PodEnvVar(name="TF_INPUT", value="0")]
     return result
 

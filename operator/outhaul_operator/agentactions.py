@@ -1,0 +1,79 @@
+"""AgentActions of Installations: made from a plan, and read back. Pure."""
+
+from collections.abc import Iterable
+
+from outhaul_api.agentaction import DEFAULT_TIMEOUT, AgentAction, AgentActionSpec, InstallationReference
+from outhaul_api.installation import Installation, RunReference
+from outhaul_api.vocabulary import (
+    API_VERSION,
+    DIGEST_ANNOTATION,
+    INPUTS_ANNOTATION,
+    INSTALLATION_LABEL,
+    MANAGED_BY_LABEL,
+    MANAGER,
+    RECOLLECT_ANNOTATION,
+    RETRY_ANNOTATION,
+    Action,
+)
+from pydantic import ValidationError
+
+from outhaul_operator import names
+from outhaul_operator.cluster import Object
+from outhaul_operator.engines.plan import Plan
+
+
+def agent_action(installation: Installation, run: RunReference, plan: Plan) -> Object:
+    """Returns a run as an object that belongs to its Installation."""
+    metadata = installation.metadata
+    spec = AgentActionSpec(
+        action=run.action,
+        installation=InstallationReference(
+            name=metadata.name, uid=metadata.uid, generation=run.generation, number=run.number
+        ),
+        agent_config=installation.spec.agent_config,
+        commands=plan.commands,
+        outputs=plan.outputs,
+        declare=[] if run.action is Action.UNINSTALL else installation.spec.outputs.declare,
+        non_sensitive=installation.spec.outputs.non_sensitive,
+        files=plan.files,
+        copy_from=plan.copy_from,
+        env=plan.env,
+        volumes=plan.volumes,
+        volume_mounts=plan.volume_mounts,
+        timeout=installation.spec.timeout or DEFAULT_TIMEOUT,
+    )
+    annotations = {DIGEST_ANNOTATION: run.digest}
+    given = {INPUTS_ANNOTATION: run.inputs, RETRY_ANNOTATION: run.retry, RECOLLECT_ANNOTATION: run.recollect}
+    annotations |= {key: value for key, value in given.items() if value is not None}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "AgentAction",
+        "metadata": {
+            "name": run.name,
+            "namespace": metadata.namespace,
+            "labels": {MANAGED_BY_LABEL: MANAGER, INSTALLATION_LABEL: names.label_value(metadata.name)},
+            "annotations": annotations,
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": "Installation",
+                    "name": metadata.name,
+                    "uid": metadata.uid,
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+        | {"action": run.action},
+    }
+
+
+def parse_actions(objects: Iterable[Object]) -> list[AgentAction]:
+    """Reads AgentActions; one that cannot be read is none of an Installation's runs: the operator wrote it not."""
+    result = []
+    for obj in objects:
+        try:
+            result.append(AgentAction.model_validate(obj))
+        except ValidationError:
+            continue
+    return result

@@ -1,0 +1,102 @@
+"""What the latest Secret holds: the outputs under their keys, templates, and the entries of a service binding. Pure.
+
+Templates are minijinja's: sandboxed, without access to anything but the outputs, and bounded in time and memory by
+its fuel. Its own messages may quote values, so they are not passed on.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+
+import minijinja
+from outhaul_api.installation import Outputs
+from outhaul_api.vocabulary import KeyStyle, OutputType, Reason
+
+from outhaul_operator import encoding, names
+from outhaul_operator.agents import Output
+from outhaul_operator.verdicts import StalledError
+
+_FUEL = 1_000_000
+"""What one template may use; a plain one of a few lines needs hundreds."""
+
+
+def contents(outputs: Sequence[Output], wanted: Outputs) -> dict[str, bytes]:
+    """Returns the latest Secret's data.
+
+    Args:
+        outputs: A run's outputs.
+        wanted: How its Installation wants to have them.
+
+    Raises:
+        StalledError: Two outputs have one key, or a template cannot be rendered; the message names the key.
+    """
+    result: dict[str, bytes] = {}
+    origin: dict[str, str] = {}
+    for output in sorted(outputs, key=lambda one: one.name.encode()):
+        key = encoding.key_for(output.name) if wanted.key_style is KeyStyle.NAME else env_key(output.name)
+        if key in result:
+            raise StalledError(
+                Reason.TEMPLATE_FAILED,
+                f"outputs {origin[key]!r} and {output.name!r} have one key, {key!r}; rename one, or use keyStyle Name",
+            )
+        result[key], origin[key] = output.data, output.name
+    if wanted.binding is not None:
+        result["type"] = wanted.binding.type.encode()
+        if wanted.binding.provider is not None:
+            result["provider"] = wanted.binding.provider.encode()
+    variables = {output.name: _variable(output) for output in outputs if output.type is not OutputType.BYTES}
+    for key, template in sorted(wanted.template.items()):
+        if encoding.key_for(key) != key:
+            raise StalledError(
+                Reason.TEMPLATE_FAILED, f"spec.outputs.template: {key!r} is no key that a Secret may have; rename it"
+            )
+        result[key] = _render(key, template, variables)
+    return result
+
+
+def env_key(name: str) -> str:
+    """Returns the name of an output as that of an environment variable."""
+    key = re.sub(r"[^A-Za-z0-9]", "_", name).upper()[:253] or "_"
+    return f"_{key}"[:253] if key[0].isdigit() else key
+
+
+def publication_digest(run: str, latest_name: str, wanted: Outputs) -> str:
+    """Returns the digest of what the latest Secret is made from: the run, and how it is to be shown."""
+    style = wanted.model_dump(mode="json", include={"key_style", "template", "binding"}, exclude_defaults=True)
+    return names.digest({"run": run, "name": latest_name, "style": style})[:32]
+
+
+def _variable(output: Output) -> object:
+    text = output.data.decode()
+    match output.type:
+        case OutputType.STRING | OutputType.NUMBER:
+            # A number as it was written: 1.0 stays 1.0.
+            return text
+        case _:
+            return json.loads(text, parse_int=_number, parse_float=str)
+
+
+def _number(text: str) -> int | str:
+    return int(text) if len(text) < 19 else text  # noqa: PLR2004 - what surely fits into 64 bits
+
+
+def _render(key: str, template: str, variables: dict[str, object]) -> bytes:
+    environment = minijinja.Environment(undefined_behavior="strict", fuel=_FUEL, pycompat=False)
+    environment.keep_trailing_newline = True
+    where = f"spec.outputs.template {key!r}"
+    try:
+        missing = sorted(environment.undeclared_variables_in_str(template) - variables.keys() - {"outputs"})
+        if missing:
+            known = ", ".join(sorted(variables)) or "none"
+            raise StalledError(
+                Reason.TEMPLATE_FAILED, f"{where}: there is no output {', '.join(missing)}; there are {known}"
+            )
+        return environment.render_str(template, outputs=variables, **variables).encode()
+    except minijinja.TemplateError as error:
+        what = {
+            "UndefinedError": "it uses an output, or a part of one, that does not exist",
+            "OutOfFuel": "it takes too long or becomes too large",
+        }.get(error.kind, f"{error.kind}")
+        raise StalledError(
+            Reason.TEMPLATE_FAILED, f"{where}: line {error.line}: {what}; correct the template"
+        ) from None

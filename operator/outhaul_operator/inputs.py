@@ -1,0 +1,172 @@
+"""The inputs of a run: what others gave, as variables and files of the pod. Pure.
+
+What is no secret is put into the run as it is; a secret goes there as a reference to the immutable Secret of the run
+that gave it, so the operator never reads it. ConfigMaps and Secrets are references always.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from outhaul_api.agentaction import AgentActionSpec, PodEnvVar
+from outhaul_api.installation import Input, Installation
+from outhaul_api.installationoutput import InstallationOutput, Output
+from outhaul_api.vocabulary import OutputType, Reason
+
+from outhaul_operator import names
+from outhaul_operator.engines.plan import Plan, compact
+from outhaul_operator.verdicts import StalledError, WaitingError
+
+FILES_DIR = "/outhaul/inputs"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Where the pod finds a value: a key of a ConfigMap or of a Secret."""
+
+    kind: str
+    """`configMap` or `secret`."""
+    name: str
+    key: str
+
+    def to_env(self) -> dict[str, Any]:
+        """Returns the `valueFrom` of a variable."""
+        return {f"{self.kind}KeyRef": {"name": self.name, "key": self.key}}
+
+    def to_volume(self, path: str) -> dict[str, Any]:
+        """Returns a volume with the value as a file."""
+        name = {"secretName": self.name} if self.kind == "secret" else {"name": self.name}
+        return {self.kind: {**name, "items": [{"key": self.key, "path": path}]}}
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The inputs of an Installation, as far as they can be told now."""
+
+    values: dict[str, str | Reference] = field(default_factory=dict)
+    """By input: the value itself, or where the pod finds it."""
+    digest: str | None = None
+    """Of the outputs of others; None where there are none."""
+
+
+def resolve(installation: Installation, records: Mapping[str, InstallationOutput | None]) -> Resolved:
+    """Returns the inputs.
+
+    Args:
+        installation: Whose inputs.
+        records: The current record of each Installation that is named, None where it has none.
+
+    Raises:
+        WaitingError: An output does not exist; it may come.
+        StalledError: An input is not as it has to be.
+    """
+    values: dict[str, str | Reference] = {}
+    digests = {}
+    for one in installation.spec.inputs:
+        _check(one)
+        if one.output is not None:
+            output = _find(one, records.get(one.output.installation))
+            values[one.name] = _value(one, output)
+            digests[one.name] = output.fingerprint or output.sha256
+        elif one.config_map_key_ref is not None:
+            values[one.name] = Reference("configMap", one.config_map_key_ref.name, one.config_map_key_ref.key)
+        elif one.secret_key_ref is not None:
+            values[one.name] = Reference("secret", one.secret_key_ref.name, one.secret_key_ref.key)
+    return Resolved(values, names.digest(digests) if digests else None)
+
+
+def _check(one: Input) -> None:
+    given = [name for name in ("output", "config_map_key_ref", "secret_key_ref") if getattr(one, name) is not None]
+    if len(given) != 1:
+        raise StalledError(
+            Reason.INVALID_SPEC,
+            f"spec.inputs {one.name!r} must give exactly one of output, configMapKeyRef and secretKeyRef",
+        )
+    if one.file is not None and (PurePosixPath(one.file).is_absolute() or ".." in PurePosixPath(one.file).parts):
+        raise StalledError(
+            Reason.INVALID_SPEC, f"spec.inputs {one.name!r}: the file {one.file!r} must be a relative path without '..'"
+        )
+
+
+def _find(one: Input, record: InstallationOutput | None) -> Output:
+    wanted = one.output
+    assert wanted is not None  # noqa: S101 - the caller's promise
+    found = [output for output in record.status.outputs if output.name == wanted.name] if record is not None else []
+    if not found:
+        raise WaitingError(
+            Reason.OUTPUT_NOT_FOUND,
+            f"spec.inputs {one.name!r}: Installation {wanted.installation} has no output {wanted.name!r}",
+            is_watched=True,
+        )
+    return found[0]
+
+
+def _value(one: Input, output: Output) -> str | Reference:
+    if output.type is OutputType.BYTES and one.file is None:
+        raise StalledError(
+            Reason.INVALID_SPEC,
+            f"spec.inputs {one.name!r}: the output is binary and cannot be a variable; give `file`",
+        )
+    is_inline = output.value is not None or (output.type is OutputType.NULL and not output.sensitive)
+    if one.file is None and is_inline:
+        return output.value if isinstance(output.value, str) else compact(output.value)
+    if output.secret_key_ref is None:
+        raise StalledError(
+            Reason.OUTPUT_NOT_FOUND, f"spec.inputs {one.name!r}: the output is too large to have been stored"
+        )
+    return Reference("secret", output.secret_key_ref.name, output.secret_key_ref.key)
+
+
+def add(plan: Plan, installation: Installation, resolved: Resolved, variable_prefix: str) -> None:
+    """Adds the inputs to a run.
+
+    Args:
+        plan: The engine's part of the run.
+        installation: Whose inputs.
+        resolved: What they are.
+        variable_prefix: What comes before an input's name in its variable's.
+    """
+    for index, one in enumerate(installation.spec.inputs):
+        value = resolved.values.get(one.name)
+        if value is None:
+            continue
+        if one.file is not None and isinstance(value, Reference):
+            mount = f"{FILES_DIR}/{index}"
+            plan.volumes.append({"name": f"input-{index}", **value.to_volume(one.file)})
+            plan.volume_mounts.append({"name": f"input-{index}", "mountPath": mount, "readOnly": True})
+            plan.copy_from.append(mount)
+        elif isinstance(value, Reference):
+            plan.env.append(PodEnvVar(name=variable_prefix + one.name, value_from=value.to_env()))
+        else:
+            # $(NAME) in a pod's env is replaced by Kubernetes; a doubled $ is not.
+            plan.env.append(PodEnvVar(name=variable_prefix + one.name, value=value.replace("$", "$$")))
+
+
+def add_as_before(plan: Plan, previous: AgentActionSpec, variable_prefix: str) -> None:
+    """Adds the inputs that an earlier run had, for an uninstall after those who gave them are gone.
+
+    A value that is gone with them is left out, so that it keeps nothing from being uninstalled.
+    """
+    have = {one.name for one in plan.env} | {str(one["name"]) for one in plan.volumes}
+    for variable in previous.env:
+        if variable.name.startswith(variable_prefix) and variable.name not in have:
+            plan.env.append(variable.model_copy(update={"value_from": _optional(variable.value_from)}))
+    for volume in previous.volumes:
+        name = str(volume["name"])
+        if name.startswith("input-") and name not in have:
+            plan.volumes.append(
+                {key: _optional(value) if isinstance(value, dict) else value for key, value in volume.items()}
+            )
+            mounts = [one for one in previous.volume_mounts if one["name"] == name]
+            plan.volume_mounts += mounts
+            plan.copy_from += [str(one["mountPath"]) for one in mounts]
+
+
+def _optional(reference: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Returns a reference that may lead nowhere."""
+    if reference is None:
+        return None
+    if "items" in reference:
+        return {**reference, "optional": True}
+    return {kind: {**where, "optional": True} for kind, where in reference.items()}

@@ -1,0 +1,56 @@
+"""Makes sure that the latest Secret shows what it should, from what the run's own Secrets hold.
+
+Called when the Secret could not be written before, when it is wanted in another form, and now and then, in case
+somebody has deleted or edited it.
+"""
+
+from outhaul_api.agentaction import AgentAction
+from outhaul_api.installation import Installation
+from outhaul_api.vocabulary import Reason
+
+from outhaul_operator import contents, latest, names, publishing
+from outhaul_operator.cluster import Cluster, NotFoundError
+from outhaul_operator.guarded import NotOursError
+from outhaul_operator.verdicts import StalledError
+
+
+def latest_name(installation: Installation) -> str:
+    """Returns the name that the latest Secret should have."""
+    return names.latest_secret_name(installation.metadata.name, installation.spec.outputs.secret_name)
+
+
+def wanted_digest(installation: Installation) -> str | None:
+    """Returns the digest of what the latest Secret should be made from; None where nothing has succeeded."""
+    run = installation.status.last_succeeded
+    if run is None:
+        return None
+    return contents.publication_digest(run.name, latest_name(installation), installation.spec.outputs)
+
+
+async def show(cluster: Cluster, installation: Installation, action: AgentAction) -> None:
+    """Writes the latest Secret, where it is not as it should be, and deletes one of a former name.
+
+    Args:
+        cluster: Where to.
+        installation: Whose Secret.
+        action: Its newest successful run.
+
+    Raises:
+        StalledError: The name is taken, a template cannot be rendered, or what the run has stored is gone.
+        WaitingError: The Secret changed meanwhile.
+    """
+    name = latest_name(installation)
+    try:
+        outputs = await publishing.read_run(cluster, action)
+    except (NotFoundError, NotOursError):
+        raise StalledError(
+            Reason.OUTPUTS_LOST,
+            f"what run {action.metadata.name} has stored is gone, so Secret {name} cannot be written from it; "
+            "set the annotation outhaul.dev/recollect to a new value",
+        ) from None
+    data = contents.contents(outputs, installation.spec.outputs)
+    await latest.publish_latest(cluster, action, name, data, expect=installation.status.binding is not None)
+    binding = installation.status.binding
+    if binding is not None and binding.name != name:
+        metadata = installation.metadata
+        await latest.withdraw_latest(cluster, metadata.namespace, binding.name, metadata.uid)
