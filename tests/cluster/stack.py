@@ -80,9 +80,8 @@ class Stack:
         plane = self.control_plane
         root = plane.root / "kubelet"
         root.mkdir(exist_ok=True)
-        one = StandInKubelet(
-            plane.kubeconfig, root, path=[*self._path, Path(sys.prefix, "bin")], binds=[REPOSITORY / "samples"]
-        )
+        path, binds = [*self._path, Path(sys.prefix, "bin")], [*self._path, REPOSITORY / "samples"]
+        one = StandInKubelet(plane.kubeconfig, root, path=path, binds=binds)
         search = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         process = plane.processes.start(KUBELET, one.command, env={"PYTHONPATH": search}, group=True)
 

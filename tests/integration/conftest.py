@@ -1,15 +1,66 @@
-"""Outhaul running on the tests' control plane, for the tests that watch it at work."""
+"""Outhaul at work on a control plane of its own, for the tests that watch it.
 
-from collections.abc import Iterator
+Of its own, since other tests replace the operator's namespace and role on the one that everybody shares.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 from cluster.controlplane import ControlPlane
-from cluster.stack import Stack
+from cluster.objects import Objects
+from cluster.stack import REPOSITORY, Stack
+
+HERE = Path(__file__).parent
+TENANT = REPOSITORY / "deploy/components/terraform-tenant"
 
 
 @pytest.fixture(scope="session")
-def stack(control_plane: ControlPlane) -> Iterator[Stack]:
-    """The stand-in kubelet and the operator, under its own account and role, shared by all tests of the run."""
-    running = Stack(control_plane)
-    yield running.start()
-    running.stop()
+def stack(cluster_programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A control plane, the stand-in kubelet, and the operator under its own account and role.
+
+    Containers find the real Terraform, and a stand-in for Porter.
+    """
+    plane = ControlPlane(tmp_path_factory.mktemp("stack"), audit=True).start()
+    try:
+        running = Stack(plane, path=(REPOSITORY / "samples/terraform", HERE / "porter"))
+        yield running.start()
+        running.stop()
+    finally:
+        plane.stop(forget=True)
+
+
+@pytest.fixture
+def new_objects(stack: Stack) -> Iterator[Callable[[], Objects]]:
+    """Makes fresh namespaces; they are let go after the test, in the background."""
+    made: list[Objects] = []
+
+    def make() -> Objects:
+        name = f"test-{uuid.uuid4().hex[:10]}"
+        stack.control_plane.create_namespace(name)
+        made.append(Objects(stack.control_plane, name))
+        return made[-1]
+
+    yield make
+    for objects in made:
+        objects.abandon()
+        stack.control_plane.request("DELETE", f"/api/v1/namespaces/{objects.namespace}")
+
+
+@pytest.fixture
+def objects(new_objects: Callable[[], Objects]) -> Objects:
+    """A fresh namespace with nothing in it."""
+    return new_objects()
+
+
+@pytest.fixture
+def tenant(objects: Objects) -> Objects:
+    """A fresh namespace that is prepared for Terraform, as `deploy/components/terraform-tenant` does it."""
+    for file in ("serviceaccount.yaml", "role.yaml", "agentconfig.yaml"):
+        text = (TENANT / file).read_text().replace("namespace: default", f"namespace: {objects.namespace}")
+        for one in yaml.safe_load_all(text):
+            fields = {key: value for key, value in one.items() if key not in {"apiVersion", "kind", "metadata"}}
+            objects.create(one["kind"], one["metadata"]["name"], **fields)
+    return objects
