@@ -18,8 +18,9 @@ def main() -> None:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
         stream=sys.stdout,
     )
-    # kopf tells of every event at INFO, and of objects in full at DEBUG.
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    # kopf tells of every event at INFO, and of objects in full at DEBUG; its web server of every probe.
+    for name in ("kopf.objects", "aiohttp.access"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     sys.exit(asyncio.run(_run(settings)))
 
 
