@@ -75,6 +75,11 @@ class Server:
         self._script.extend(answers)
 
     @property
+    def left(self) -> int:
+        """How many answers nobody has asked for."""
+        return len(self._script)
+
+    @property
     def request(self) -> Seen:
         """The only request that came."""
         (only,) = self.requests
