@@ -35,8 +35,10 @@ def run() -> None:
             say("starting a control plane, a node that stands in for a real one, and the operator")
             stack = Stack(plane).start()
             Demo(stack).show()
-        except ClusterError:
-            print(f"\nThe end of the operator's log:\n{log_tail(plane.processes.log(OPERATOR), 40)}", flush=True)
+        except ClusterError as error:
+            said = log_tail(plane.processes.log(OPERATOR), 40)
+            if said and said not in str(error):
+                print(f"\nThe end of the operator's log:\n{said}", flush=True)
             raise
         finally:
             with background.undisturbed():
