@@ -43,8 +43,9 @@ proto: $(READY) ## Generate the gRPC code from the protos
 constraints: ## Write constraints.txt: the newest of everything that is needed, from a fresh environment
 	.ci/constraints $(PYTHON)
 
-# The cluster of the demo and the tests, which is no part of the distribution.
-CLUSTER := PYTHONPATH=tests $(BIN)/python -m cluster
+# The cluster of the demo and the tests, which is no part of the distribution. `exec`: make ends what it has started itself,
+# and no shell between the two keeps a signal to itself.
+CLUSTER := exec env PYTHONPATH=tests $(BIN)/python -m cluster
 
 .PHONY: demo
 demo: $(READY) ## Install samples/terraform on a cluster of its own, show it, and clean up
