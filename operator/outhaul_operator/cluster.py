@@ -25,6 +25,9 @@ UNPROCESSABLE = 422
 _REQUEST_TIMEOUT_S = 30
 _MAX_MESSAGE = 1000
 
+_WATCH_S = 300
+_METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+_METADATA_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 
@@ -38,7 +41,9 @@ class Kind(Enum):
     INSTALLATION_OUTPUT = (f"apis/{API_VERSION}", "installationoutputs")
     POD = ("api/v1", "pods")
     SECRET = ("api/v1", "secrets")
+    CONFIG_MAP = ("api/v1", "configmaps")
     EVENT = ("api/v1", "events")
+    ACCESS_REVIEW = ("apis/authorization.k8s.io/v1", "selfsubjectaccessreviews")
 
 
 @dataclass(frozen=True)
@@ -240,27 +245,57 @@ class Cluster:
         except NotFoundError:
             return
 
+    async def may_watch(self, kind: Kind, namespace: str) -> bool:
+        """Tells whether the operator may list and watch a kind in a namespace; asking is no attempt."""
+        for verb in ("list", "watch"):
+            attributes = {"verb": verb, "resource": kind.value[1], "namespace": namespace}
+            body = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "metadata": {},
+                "spec": {"resourceAttributes": attributes},
+            }
+            answer = await self._json("POST", Kind.ACCESS_REVIEW, None, body=body)
+            if not answer["status"].get("allowed"):
+                return False
+        return True
+
     async def watch_events(self, namespace: str, involved_uid: str) -> AsyncIterator[Object]:
         """Yields the Warning events about one object, those of the past first, until the server ends the stream."""
-        query = {
-            "fieldSelector": f"involvedObject.uid={involved_uid},type=Warning",
-            "watch": "true",
-            "timeoutSeconds": "300",
-        }
-        what = f"watch events in {namespace}"
-        response = await self._request(
-            "GET", self._url(Kind.EVENT, namespace, query=query), None, {}, what, timeout_s=330
-        )
+        query = {"fieldSelector": f"involvedObject.uid={involved_uid},type=Warning"}
+        async for event in self._watch(Kind.EVENT, namespace, query, "application/json"):
+            if event["type"] in {"ADDED", "MODIFIED"}:
+                yield event["object"]
+
+    async def list_metadata(self, kind: Kind, namespace: str) -> tuple[Objects, str]:
+        """Returns the metadata of a namespace's objects, without what they hold, and where to watch on from."""
+        answer = await self._json("GET", kind, namespace, accept=_METADATA_LIST)
+        return answer["items"], answer["metadata"]["resourceVersion"]
+
+    async def watch_metadata(self, kind: Kind, namespace: str, version: str) -> AsyncIterator[Object]:
+        """Yields watch events with the objects' metadata alone, until the server ends the stream.
+
+        Raises:
+            UnavailableError: The stream broke, or its beginning is gone: list again.
+        """
+        query = {"resourceVersion": version}
+        async for event in self._watch(kind, namespace, query, _METADATA):
+            if event["type"] == "ERROR":
+                raise UnavailableError(f"watch {kind.value[1]} in {namespace}", 0, "the watch has to begin anew")
+            yield event
+
+    async def _watch(self, kind: Kind, namespace: str, query: Mapping[str, str], accept: str) -> AsyncIterator[Object]:
+        what = f"watch {kind.value[1]} in {namespace}"
+        query = {**query, "watch": "true", "timeoutSeconds": str(_WATCH_S)}
+        url = self._url(kind, namespace, query=query)
+        response = await self._request("GET", url, None, {"Accept": accept}, what, timeout_s=_WATCH_S + 30)
         async with response:
+            if response.status != 200:  # noqa: PLR2004
+                raise _error(what, response.status, await response.read())
             try:
-                if response.status != 200:  # noqa: PLR2004
-                    raise _error(what, response.status, await response.read())
                 async for line in response.content:
-                    event = _parsed(line)
-                    if event is None:
-                        raise UnavailableError(what, response.status, "an event is no JSON object")
-                    if event.get("type") in {"ADDED", "MODIFIED"}:
-                        yield event["object"]
+                    event: Object = json.loads(line)
+                    yield event
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 raise UnavailableError(what, 0, type(error).__name__) from error
 
@@ -275,12 +310,13 @@ class Cluster:
         body: object = None,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> Object:
         what = f"{method.lower()} {kind.value[1]} {'/'.join(part for part in (namespace, name, subresource) if part)}"
         if name is None and isinstance(body, dict):
-            what += f"/{body['metadata']['name']}"
+            what += f"/{body['metadata'].get('name', '')}"
         url = self._url(kind, namespace, name, subresource, query)
-        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        headers = {"Content-Type": content_type, "Accept": accept}
         response = await self._request(method, url, body, headers, what)
         async with response:
             try:

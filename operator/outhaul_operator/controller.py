@@ -15,6 +15,7 @@ from outhaul_operator.context import Context
 from outhaul_operator.dependencies import Graph
 from outhaul_operator.installations import Installations
 from outhaul_operator.queue import Queue
+from outhaul_operator.references import References
 from outhaul_operator.runs import Runs
 from outhaul_operator.settings import Settings
 from outhaul_operator.trust import OperatorIdentity
@@ -55,7 +56,8 @@ class Operator:
             OperatorIdentity(keys.authority),
             keys.fingerprint_key,
         )
-        installations = Installations(self._cluster, self._view, self._graph, self._settings)
+        references = References(self._cluster, self._wake_namespace, self._settings.resync_seconds)
+        installations = Installations(self._cluster, self._view, self._graph, references, self._settings)
         runs = Runs(context)
         self._installations: Queue[Key] = Queue(installations.reconcile, _report)
         self._runs: Queue[Key] = Queue(runs.carry_out, _report, concurrency=_MOST_RUNS)
@@ -74,6 +76,7 @@ class Operator:
         finally:
             resync.cancel()
             await asyncio.gather(resync, return_exceptions=True)
+            await references.close()
             await self._installations.close()
             await self._runs.close()
 
@@ -108,6 +111,11 @@ class Operator:
             self._graph.drop(namespace, name)
         for other in neighbours | self._graph.neighbours(namespace, name):
             self._installations.add(Key(Kind.INSTALLATION, namespace, other))
+
+    def _wake_namespace(self, namespace: str) -> None:
+        for key in self._view.keys(Kind.INSTALLATION):
+            if key.namespace == namespace:
+                self._installations.add(key)
 
     def _in_reach(self, config: Key) -> list[Key]:
         """Returns what an AgentConfig may matter to and what has not ended."""

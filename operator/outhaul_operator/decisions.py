@@ -63,14 +63,16 @@ class Absent:
 Decision = Due | InFlight | Settled | Absent
 
 
-def decide(installation: Installation, newest: RunReference | None, inputs: str | None = None) -> Decision:
+def decide(
+    installation: Installation, newest: RunReference | None, inputs: str | None = None, *, compare_inputs: bool = False
+) -> Decision:
     """Returns what is due for an Installation, from the object, its newest run and its inputs alone.
 
     Args:
         installation: The object as the server has it.
         newest: The newest run, with the phase that its AgentAction says.
-        inputs: The digest of other Installations' outputs that it uses; None where it uses none, and where they cannot
-            be told now: then they start no run.
+        inputs: The digest of what it uses of others; None where it uses nothing.
+        compare_inputs: Whether a change of it starts a run; not while it cannot be told for sure.
     """
     deleting = installation.metadata.deletion_timestamp is not None
     orphan = deleting and installation.spec.deletion_policy is DeletionPolicy.ORPHAN
@@ -84,7 +86,7 @@ def decide(installation: Installation, newest: RunReference | None, inputs: str 
         is_uninstall != to_uninstall
         or newest.digest != spec_digest(installation)
         or (retry is not None and newest.retry != retry)
-        or (inputs is not None and newest.inputs != inputs and not to_uninstall)
+        or (compare_inputs and newest.inputs != inputs and not to_uninstall)
     )
     if newest.phase is None:
         return InFlight(newest, newer_is_due=due)

@@ -15,6 +15,7 @@ from outhaul_api.installationoutput import InstallationOutput, Output
 from outhaul_api.vocabulary import OutputType, Reason
 
 from outhaul_operator import names
+from outhaul_operator.cluster import Kind
 from outhaul_operator.engines.plan import Plan, compact
 from outhaul_operator.verdicts import StalledError, WaitingError
 
@@ -47,28 +48,47 @@ class Resolved:
     values: dict[str, str | Reference] = field(default_factory=dict)
     """By input: the value itself, or where the pod finds it."""
     digest: str | None = None
-    """Of the outputs of others; None where there are none."""
+    """Of the outputs of others, and of the versions of what is referred to; None where there are none."""
 
 
-def resolve(installation: Installation, records: Mapping[str, InstallationOutput | None]) -> Resolved:
+def references(installation: Installation) -> list[tuple[Kind, str]]:
+    """Returns the ConfigMaps and Secrets that an Installation refers to, each once: kind and name."""
+    spec = installation.spec
+    found = []
+    if spec.source is not None and spec.source.config_map_ref is not None:
+        found.append((Kind.CONFIG_MAP, spec.source.config_map_ref.name))
+    for one in spec.inputs:
+        if one.config_map_key_ref is not None:
+            found.append((Kind.CONFIG_MAP, one.config_map_key_ref.name))
+        if one.secret_key_ref is not None:
+            found.append((Kind.SECRET, one.secret_key_ref.name))
+    return list(dict.fromkeys(found))
+
+
+def resolve(
+    installation: Installation,
+    records: Mapping[str, InstallationOutput | None],
+    versions: Mapping[tuple[Kind, str], str],
+) -> Resolved:
     """Returns the inputs.
 
     Args:
         installation: Whose inputs.
         records: The current record of each Installation that is named, None where it has none.
+        versions: The versions of ConfigMaps and Secrets that it refers to, as far as they can be told.
 
     Raises:
         WaitingError: An output does not exist; it may come.
         StalledError: An input is not as it has to be.
     """
     values: dict[str, str | Reference] = {}
-    digests = {}
+    digests = {f"{kind.value[1]}/{name}": version for (kind, name), version in versions.items()}
     for one in installation.spec.inputs:
         _check(one)
         if one.output is not None:
             output = _find(one, records.get(one.output.installation))
             values[one.name] = _value(one, output)
-            digests[one.name] = output.fingerprint or output.sha256
+            digests[one.name] = output.fingerprint or output.sha256 or ""
         elif one.config_map_key_ref is not None:
             values[one.name] = Reference("configMap", one.config_map_key_ref.name, one.config_map_key_ref.key)
         elif one.secret_key_ref is not None:

@@ -64,6 +64,7 @@ from outhaul_operator.decisions import (
 from outhaul_operator.engines.plan import Plan
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.records import Records
+from outhaul_operator.references import References
 from outhaul_operator.settings import Settings
 from outhaul_operator.validation import explain
 from outhaul_operator.verdicts import StalledError, WaitingError
@@ -77,13 +78,22 @@ class Installations:
         cluster: The API server.
         view: What was seen of Installations and AgentActions.
         graph: Who waits for whom.
+        references: Versions of what Installations refer to.
         settings: The operator's settings.
     """
 
-    def __init__(self, cluster: Cluster, view: View, graph: dependencies.Graph, settings: Settings) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: View,
+        graph: dependencies.Graph,
+        references: References,
+        settings: Settings,
+    ) -> None:
         self._cluster = cluster
         self._view = view
         self._graph = graph
+        self._references = references
         self._settings = settings
         self._records = Records(cluster)
         self._checked_at: dict[Key, float] = {}
@@ -109,7 +119,7 @@ class Installations:
         now = time.monotonic()
         checked_at = self._checked_at.setdefault(key, now - random.uniform(0, interval))  # noqa: S311 - jitter
         is_check_due = now - checked_at >= interval
-        found = await needs.look(one.installation, self._view, self._graph, self._records)
+        found = await needs.look(one.installation, self._view, self._graph, self._records, self._references)
         await one.run(parse_actions(self._view.owned(key)), found, check=is_check_due)
         if is_check_due:
             self._checked_at[key] = now
@@ -136,7 +146,7 @@ class _Pass:
         self._run: RunReference | None = None
         self._action: AgentAction | None = None
         self._actions: list[AgentAction] = []
-        self._needs = needs.Needs(None, None)
+        self._needs = needs.Needs(None, None, is_complete=False)
         self._check = False
         self._shown: str | None = None
 
@@ -176,7 +186,7 @@ class _Pass:
     def _decide(self, actions: list[AgentAction]) -> Decision:
         self._actions = [one for one in actions if belongs(one, self._installation)]
         self._run, self._action = newest_run(self._installation, self._actions)
-        return decide(self._installation, self._run, self._needs.digest)
+        return decide(self._installation, self._run, self._needs.digest, compare_inputs=self._needs.is_complete)
 
     def _put(self, obj: Object) -> None:
         """Takes in what a write or a fresh read answered."""
@@ -226,6 +236,9 @@ class _Pass:
             await self._wait_for_users()
         elif self._needs.verdict is not None:
             raise self._needs.verdict
+        elif not self._needs.is_complete:
+            # In a moment it will be known, and this be called again.
+            return None
         wanted = spec.agent_config.name if spec.agent_config is not None else None
         config = await configs.resolve(self._cluster, self._settings.namespace, self._namespace, wanted)
         plan = engines.plan(self._installation, due, config.engine)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from outhaul_operator import dependencies, inputs
 from outhaul_operator.cluster import Kind
 from outhaul_operator.records import Records
+from outhaul_operator.references import References
 from outhaul_operator.verdicts import VerdictError
 from outhaul_operator.view import Key, View
 
@@ -23,29 +24,37 @@ class Needs:
     """Why no run may start; None where one may."""
     inputs: inputs.Resolved | None
     """None where they cannot be told."""
+    is_complete: bool
+    """Whether their digest can be compared with an earlier one."""
 
     @property
     def digest(self) -> str | None:
-        """Of what other Installations give; None where nothing does, and where it cannot be told."""
+        """Of what comes from elsewhere; None where nothing does."""
         return self.inputs.digest if self.inputs is not None else None
 
 
-async def look(installation: Installation, view: View, graph: dependencies.Graph, records: Records) -> Needs:
+async def look(
+    installation: Installation, view: View, graph: dependencies.Graph, records: Records, references: References
+) -> Needs:
     """Returns what there is of what an Installation needs.
 
     Raises:
         ApiError: A record cannot be read.
     """
-    names = dependencies.named(installation)
-    peers = {name: _installation(view, installation.metadata.namespace, name) for name in names}
-    verdict = dependencies.verdict(installation, peers, graph.edges(installation.metadata.namespace))
+    namespace = installation.metadata.namespace
+    peers = {name: _installation(view, namespace, name) for name in dependencies.named(installation)}
+    verdict = dependencies.verdict(installation, peers, graph.edges(namespace))
     if verdict is not None:
-        return Needs(verdict, None)
+        return Needs(verdict, None, is_complete=False)
     found = {name: await records.current(peer) for name, peer in peers.items() if peer is not None}
+    referred = inputs.references(installation)
+    # Until it is clear whether versions can be told, no change of one may start a run.
+    is_complete = not referred or references.is_known(namespace)
+    versions = {one: version for one in referred if (version := references.version(one[0], namespace, one[1]))}
     try:
-        return Needs(None, inputs.resolve(installation, found))
+        return Needs(None, inputs.resolve(installation, found, versions), is_complete=is_complete)
     except VerdictError as error:
-        return Needs(error, None)
+        return Needs(error, None, is_complete=False)
 
 
 def _installation(view: View, namespace: str, name: str) -> Installation | None:
