@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from outhaul_api.agentaction import AgentAction, OutputSource
@@ -52,22 +53,30 @@ def _faults(action: AgentAction) -> list[str]:
         for name, count in Counter(one.name for one in commands_of(spec)).items()
         if count > 1
     ]
-    faults += [
-        f"spec.commands: {one.name!r} has a NUL character in an argument or a variable"
-        for one in commands_of(spec)
-        if any("\0" in text for text in (*one.command, *one.args, *(variable.value for variable in one.env)))
-    ]
+    faults += [f"{where} has a NUL character" for where in _with_nul(spec.to_json(), "spec")]
     for index, source in enumerate(spec.outputs):
         faults += _source_faults(f"spec.outputs[{index}]", source)
     for path, content in spec.files.items():
         pure = PurePosixPath(path)
-        if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path:
+        if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
             faults.append(f"spec.files: {path!r} must be a relative path without '..'")
         try:
             base64.b64decode(content, validate=True)
         except (binascii.Error, ValueError):
             faults.append(f"spec.files: the content of {path!r} is not base64")
     return faults
+
+
+def _with_nul(value: object, where: str) -> Iterator[str]:
+    """Yields where texts have a character that no argument, variable or path can have."""
+    if isinstance(value, str) and "\0" in value:
+        yield where
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _with_nul(inner, f"{where}.{key}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _with_nul(inner, f"{where}[{index}]")
 
 
 def _source_faults(where: str, source: OutputSource) -> list[str]:

@@ -35,15 +35,20 @@ class Plan:
         """Adds a file of the working directory.
 
         Raises:
-            StalledError: The path leads out of the working directory.
+            StalledError: The path leads out of the working directory, or the file would take the place of another.
         """
         pure = PurePosixPath(path)
-        if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path:
+        if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
             raise StalledError(
                 Reason.INVALID_SPEC,
                 f"spec.source.files: {path!r} must be a relative path without '..'; rename it",
             )
-        self.files[path] = base64.b64encode(text.encode()).decode()
+        if str(pure) in self.files:
+            raise StalledError(
+                Reason.INVALID_SPEC,
+                f"spec.source.files: {str(pure)!r} is there twice, or is a file that the engine writes; rename it",
+            )
+        self.files[str(pure)] = base64.b64encode(text.encode()).decode()
 
     def add_source(self, source: Source) -> None:
         """Adds the infrastructure code: files of its own, or a ConfigMap that the pod mounts.

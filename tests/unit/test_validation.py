@@ -1,0 +1,127 @@
+"""What an AgentAction's schema cannot say: each fault has one message, and none shows a value."""
+
+from typing import Any
+
+import pytest
+from builders import action_object
+from outhaul_api.vocabulary import Reason
+from outhaul_operator import validation
+from outhaul_operator.verdicts import RunFailedError
+
+SECRET = "hunter2-in-the-wrong-place"  # noqa: S105 - what no message may show
+COMMAND = {"name": "a", "command": ["true"]}
+TEXT = {"command": ["cat"], "format": "text", "name": "x"}
+
+
+def faults(spec: object) -> str:
+    """Returns what is said about a spec."""
+    with pytest.raises(RunFailedError) as caught:
+        validation.parse_action({**action_object(), "spec": spec})
+    assert caught.value.reason is Reason.INVALID_SPEC
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+    message, remedy = str(caught.value).rsplit("; ", 1)
+    assert remedy == "the spec of a run is final, so create a corrected AgentAction under another name"
+    return message
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"commands": [COMMAND]},
+        {"command": ["porter"], "args": ["install", "--force"]},
+        {"commands": [COMMAND, {**COMMAND, "name": "b"}], "outputs": [{"command": TEXT}]},
+        {"commands": [COMMAND], "outputs": [{"directory": {"path": "/x"}}, {"manifest": {"path": "m"}}]},
+        {"commands": [COMMAND], "outputs": [{"command": {"command": ["x"], "format": "terraform"}}]},
+        {"commands": [COMMAND], "files": {"a/b": "", "..a": "AAE=", ".hidden": "YQ=="}},
+        {"action": "recollect", "outputs": [{"command": TEXT}]},
+        {"commands": [COMMAND], "somethingNewer": {"x": 1}},
+    ],
+)
+def test_what_is_right_is_read(spec: dict[str, Any]) -> None:
+    """A correct AgentAction is returned, and a field of a later version is let be."""
+    obj = action_object(spec)
+    assert validation.parse_action(obj).metadata.name == obj["metadata"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({}, "spec must give either commands, or command with args"),
+        ({"commands": [COMMAND], "command": ["x"]}, "spec must give either commands, or command with args"),
+        ({"commands": [COMMAND], "args": [SECRET]}, "spec.args needs spec.command"),
+        ({"commands": [COMMAND, COMMAND]}, "spec.commands: the name 'a' is used twice"),
+        (
+            {"commands": [{**COMMAND, "args": ["a", f"{SECRET}\0"]}]},
+            "spec.commands[0].args[1] has a NUL character",
+        ),
+        (
+            {"commands": [{**COMMAND, "env": [{"name": "A", "value": f"{SECRET}\0"}]}]},
+            "spec.commands[0].env[0].value has a NUL character",
+        ),
+        ({"commands": [{**COMMAND, "workingDir": "\0"}]}, "spec.commands[0].workingDir has a NUL character"),
+        ({"commands": [COMMAND], "env": [{"name": "A", "value": "\0"}]}, "spec.env[0].value has a NUL character"),
+        (
+            {"commands": [COMMAND], "outputs": [{"command": {**TEXT, "command": ["\0"]}}]},
+            "spec.outputs[0].command.command[0] has a NUL character",
+        ),
+        (
+            {"commands": [COMMAND], "outputs": [{"command": TEXT}, {}]},
+            "spec.outputs[1] must have exactly one of directory, command and manifest; it has none",
+        ),
+        (
+            {"commands": [COMMAND], "outputs": [{"manifest": {"path": "m"}, "directory": {"path": "d"}}]},
+            "spec.outputs[0] must have exactly one of directory, command and manifest; it has directory and manifest",
+        ),
+        (
+            {"commands": [COMMAND], "outputs": [{"command": {"command": ["x"], "format": "text"}}]},
+            "spec.outputs[0].command.name is needed with format text, and only there",
+        ),
+        (
+            {"commands": [COMMAND], "outputs": [{"command": {**TEXT, "format": "json"}}]},
+            "spec.outputs[0].command.name is needed with format text, and only there",
+        ),
+        ({"commands": [COMMAND], "files": {"a": "not base64!"}}, "spec.files: the content of 'a' is not base64"),
+        ({"commands": [COMMAND], "files": {"a": "YQ"}}, "spec.files: the content of 'a' is not base64"),
+        ({"commands": [COMMAND], "files": {"a": "ä"}}, "spec.files: the content of 'a' is not base64"),
+        ({"action": "recollect"}, "spec must give either commands, or command with args"),
+    ],
+)
+def test_each_fault_has_its_message(spec: dict[str, Any], message: str) -> None:
+    """One mistake is one sentence, which names the field."""
+    assert faults(spec) == message
+
+
+@pytest.mark.parametrize("path", ["", ".", "./", "/etc/passwd", "../x", "a/../../x", "a/..", "\0"])
+def test_files_stay_in_the_working_directory(path: str) -> None:
+    """A path that leads out of the working directory, or is none, is refused."""
+    assert faults({"commands": [COMMAND], "files": {path: ""}}) == (
+        f"spec.files: {path!r} must be a relative path without '..'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({"commands": [{"name": SECRET + " ", "command": ["x"]}]}, "spec.commands.0.name"),
+        ({"commands": [{"name": "a", "command": SECRET}]}, "spec.commands.0.command"),
+        ({"commands": [COMMAND], "timeout": SECRET}, "spec.timeout"),
+        ({"commands": [COMMAND], "action": SECRET}, "spec.action"),
+        ({"commands": [COMMAND], "env": [{"name": "A", "value": {"secret": SECRET}}]}, "spec.env.0.value"),
+        ({"commands": [COMMAND], "installation": SECRET}, "spec.installation"),
+        ({"commands": [COMMAND], "outputs": [{"command": {"command": ["x"], "format": SECRET}}]}, "format"),
+        (SECRET, "spec"),
+        (None, "spec"),
+    ],
+)
+def test_what_cannot_be_read_is_named_by_its_field(spec: object, named: str) -> None:
+    """A value of the wrong form is told by where it stands, by the object's own names, and never quoted."""
+    assert named in faults(spec)
+
+
+def test_the_first_faults_are_enough() -> None:
+    """A hundred mistakes are not a hundred sentences."""
+    message = faults({"commands": [COMMAND], "files": {f"../{index}": "" for index in range(100)}})
+    assert message.count(";") == 4
+    unreadable = faults({"commands": [{"name": "a", "command": []}] * 60})
+    assert unreadable.count(";") == 4
