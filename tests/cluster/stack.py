@@ -94,8 +94,8 @@ class Stack:
 
         waiting.until(ready, what="the stand-in kubelet's node is ready", timeout=60)
 
-    def start_operator(self) -> Process:
-        """Starts the operator, unless it runs, and waits until it is healthy."""
+    def start_operator(self, *options: str) -> Process:
+        """Starts the operator, with these further options, unless it runs, and waits until it is healthy."""
         plane = self.control_plane
         found = plane.processes.find(OPERATOR)
         if found is not None:
@@ -107,7 +107,7 @@ class Stack:
         (port,) = ports.free(1)
         command = [sys.executable, "-m", "outhaul_operator", "--kubeconfig", self._operator_kubeconfig]
         command += ["--operator-namespace", OPERATOR_NAMESPACE, "--agent-image", "outhaul-agent"]
-        command += ["--liveness-port", str(port)]
+        command += ["--liveness-port", str(port), *options]
         process = plane.processes.start(OPERATOR, command)
 
         def healthy() -> bool:
@@ -127,6 +127,11 @@ class Stack:
         if process is not None:
             process.kill()
             self.control_plane.processes.stop(OPERATOR)
+
+    def restart_operator(self, *options: str) -> None:
+        """Ends the operator in order and starts it again, with these further options."""
+        self.control_plane.processes.stop(OPERATOR, grace=10)
+        self.start_operator(*options)
 
     def container_log(self, namespace: str, pod: str, container: str = "agent") -> str:
         """What a container has printed so far."""

@@ -5,6 +5,7 @@ Of its own, since other tests replace the operator's namespace and role on the o
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,8 @@ def stack(cluster_programs: None, tmp_path_factory: pytest.TempPathFactory) -> I
         plane.stop(forget=True)
 
 
-@pytest.fixture
-def new_objects(stack: Stack) -> Iterator[Callable[[], Objects]]:
-    """Makes fresh namespaces; they are let go after the test, in the background."""
+@contextmanager
+def _namespaces(stack: Stack) -> Iterator[Callable[[], Objects]]:
     made: list[Objects] = []
 
     def make() -> Objects:
@@ -50,6 +50,20 @@ def new_objects(stack: Stack) -> Iterator[Callable[[], Objects]]:
 
 
 @pytest.fixture
+def new_objects(stack: Stack) -> Iterator[Callable[[], Objects]]:
+    """Makes fresh namespaces; they are let go after the test, in the background."""
+    with _namespaces(stack) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def shared_objects(stack: Stack) -> Iterator[Objects]:
+    """A namespace for what several tests of a module look at."""
+    with _namespaces(stack) as make:
+        yield make()
+
+
+@pytest.fixture
 def objects(new_objects: Callable[[], Objects]) -> Objects:
     """A fresh namespace with nothing in it."""
     return new_objects()
@@ -58,6 +72,17 @@ def objects(new_objects: Callable[[], Objects]) -> Objects:
 @pytest.fixture
 def tenant(objects: Objects) -> Objects:
     """A fresh namespace that is prepared for Terraform, as `deploy/components/terraform-tenant` does it."""
+    return prepared(objects)
+
+
+@pytest.fixture(scope="module")
+def shared_tenant(shared_objects: Objects) -> Objects:
+    """The module's namespace, prepared for Terraform."""
+    return prepared(shared_objects)
+
+
+def prepared(objects: Objects) -> Objects:
+    """Prepares a namespace for Terraform."""
     for file in ("serviceaccount.yaml", "role.yaml", "agentconfig.yaml"):
         text = (TENANT / file).read_text().replace("namespace: default", f"namespace: {objects.namespace}")
         for one in yaml.safe_load_all(text):
