@@ -216,6 +216,8 @@ class Reason(StrEnum):
     """A newer spec waits until the run in flight has ended."""
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_ENGINE = "UnknownEngine"
+    DEPENDENCIES_READY = "DependenciesReady"
+    """Everything that an Installation needs is there."""
     DEPENDENCY_NOT_READY = "DependencyNotReady"
     """An Installation that this one depends on is missing, or not Ready at its newest generation."""
     DEPENDENCY_CYCLE = "DependencyCycle"

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from outhaul_api.installation import Installation
-from outhaul_api.vocabulary import InstallationCondition, Reason
+from outhaul_api.vocabulary import Action, ActionPhase, InstallationCondition, Reason
 
 from outhaul_operator.verdicts import StalledError, VerdictError, WaitingError
 
@@ -90,8 +90,15 @@ def users(installation: Installation, others: Iterable[Installation], edges: Edg
     return sorted(
         other.metadata.name
         for other in others
-        if name in named(other) and other.metadata.name not in below and other.status.last_succeeded is not None
+        if name in named(other) and other.metadata.name not in below and _has_something(other)
     )
+
+
+def _has_something(installation: Installation) -> bool:
+    run = installation.status.action
+    if run is None or run.started is False:
+        return False
+    return not (run.action is Action.UNINSTALL and run.phase is ActionPhase.SUCCEEDED)
 
 
 def _reachable(start: str, edges: Edges) -> set[str]:

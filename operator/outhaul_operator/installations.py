@@ -5,6 +5,7 @@ waits for has changed. It starts runs by creating AgentActions and follows them 
 the rest.
 """
 
+import logging
 import random
 import time
 
@@ -70,6 +71,15 @@ from outhaul_operator.validation import explain
 from outhaul_operator.verdicts import StalledError, WaitingError
 from outhaul_operator.view import Key, View
 
+_TERMINATING = "because it is being terminated"
+"""The API server's words when something is created in a namespace that is being deleted."""
+
+_logger = logging.getLogger(__name__)
+
+
+class _NamespaceEndsError(Exception):
+    """Nothing can be created in the namespace, since it is being deleted."""
+
 
 class Installations:
     """Reconciles Installations.
@@ -127,10 +137,16 @@ class Installations:
 
 async def _refuse(cluster: Cluster, obj: Object, why: str) -> None:
     """Says of an Installation that cannot be read what is wrong with it."""
+    try:
+        status = InstallationStatus.model_validate(obj.get("status", {}))
+    except ValidationError:
+        status = InstallationStatus()
     generation = obj["metadata"]["generation"]
     outcome = outcomes.stalled(StalledError(Reason.INVALID_SPEC, why))
-    status = InstallationStatus(observed_generation=generation, phase=outcome.phase)
-    status.conditions = outcomes.conditions([], outcome, None, generation)
+    status.observed_generation, status.phase = generation, outcome.phase
+    status.conditions = outcomes.conditions(status.conditions, outcome, None, generation)
+    if status.to_json() == obj.get("status"):
+        return
     await cluster.apply_status(Kind.INSTALLATION, obj, status.to_json())
     await events.emit(cluster, obj, "Warning", outcome.reason, outcome.message, fact=str(generation))
 
@@ -219,7 +235,13 @@ class _Pass:
                 await self._show()
                 return outcomes.settled(decision.run, self._action, self._installation)
             case Due():
-                return await self._dispatch(decision.action)
+                try:
+                    return await self._dispatch(decision.action)
+                except _NamespaceEndsError:
+                    # Nothing can be run here any more, and nobody is left who could be told on an object.
+                    _logger.warning("%s/%s: left installed, its namespace is deleted", self._namespace, self._name)
+                    await self._release()
+                    return None
 
     async def _end(self, message: str) -> Outcome | None:
         if self._deleting:
@@ -301,6 +323,8 @@ class _Pass:
                     Reason.NAME_TAKEN, f"AgentAction {name} exists and is not this Installation's; delete it"
                 ) from None
         except RefusedError as error:
+            if _TERMINATING in error.message:
+                raise _NamespaceEndsError from error
             raise StalledError(
                 Reason.INVALID_SPEC, f"the run was refused by the API server: {error.message}"
             ) from error
@@ -326,6 +350,10 @@ class _Pass:
                     uid=seen["uid"],
                     resource_version=seen["resourceVersion"],
                 )
+            else:
+                # Should it be made this moment, it cannot start without this.
+                secret = names.run_secret_name(action.metadata.name)
+                await self._cluster.delete(Kind.SECRET, self._namespace, secret)
             uid = action.metadata.uid
             await self._cluster.delete(Kind.AGENT_ACTION, self._namespace, action.metadata.name, uid=uid)
         except ConflictError:
@@ -339,23 +367,23 @@ class _Pass:
         Raises:
             StalledError: It cannot be written; the message says why.
         """
-        run = self._run
+        run, status = self._run, self._installation.status
         if run is None or run.action is Action.UNINSTALL:
             return
-        if run.phase is ActionPhase.SUCCEEDED:
-            self._installation.status.last_succeeded = run
-        status = self._installation.status
-        wanted = showing.wanted_digest(self._installation)
-        published = {status.publication, self._action.status.publication if self._action is not None else None}
-        current = next(
-            (one for one in self._actions if status.last_succeeded and one.metadata.name == status.last_succeeded.name),
-            None,
-        )
-        if wanted is None or current is None or current.status.output is None:
+        is_new = run.phase is ActionPhase.SUCCEEDED
+        shown = run if is_new else status.last_succeeded
+        action = next((one for one in self._actions if shown is not None and one.metadata.name == shown.name), None)
+        if shown is None or action is None or action.status.output is None:
             return
-        if wanted not in published or self._check:
-            await showing.show(self._cluster, self._installation, current)
-        self._shown = wanted
+        wanted = showing.wanted_digest(self._installation, shown)
+        try:
+            if self._check or wanted not in {status.publication, action.status.publication}:
+                await showing.show(self._cluster, self._installation, action)
+            self._shown = wanted
+        except StalledError:
+            # The failure of the newest run says more.
+            if is_new:
+                raise
 
     async def _hold(self) -> None:
         """Adds the finalizer where an uninstall has to come before the end, and takes it away where not."""

@@ -128,7 +128,7 @@ def dependencies(old: list[Condition], installation: Installation, found: Needs,
     """
     if not (named(installation) or installation.spec.inputs):
         return []
-    reason, message = Reason.SUCCEEDED, "everything that this Installation needs is there"
+    reason, message = Reason.DEPENDENCIES_READY, "everything that this Installation needs is there"
     if found.verdict is not None:
         reason, message = found.verdict.reason, found.verdict.message
     type_ = InstallationCondition.DEPENDENCIES_READY

@@ -5,7 +5,7 @@ somebody has deleted or edited it.
 """
 
 from outhaul_api.agentaction import AgentAction
-from outhaul_api.installation import Installation
+from outhaul_api.installation import Installation, RunReference
 from outhaul_api.vocabulary import Reason
 
 from outhaul_operator import contents, latest, names, publishing
@@ -19,11 +19,8 @@ def latest_name(installation: Installation) -> str:
     return names.latest_secret_name(installation.metadata.name, installation.spec.outputs.secret_name)
 
 
-def wanted_digest(installation: Installation) -> str | None:
-    """Returns the digest of what the latest Secret should be made from; None where nothing has succeeded."""
-    run = installation.status.last_succeeded
-    if run is None:
-        return None
+def wanted_digest(installation: Installation, run: RunReference) -> str:
+    """Returns the digest of what the latest Secret is made from, when it shows a run."""
     return contents.publication_digest(run.name, latest_name(installation), installation.spec.outputs)
 
 
