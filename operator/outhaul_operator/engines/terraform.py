@@ -2,7 +2,7 @@
 
 Parameters become `outhaul.auto.tfvars.json`. A module that declares no backend gets Terraform's own `kubernetes`
 backend in the pod's namespace, named after the Installation, so that a recreated object finds its state again.
-What the module declares can be told only where its files are, so a step of the run looks. After a destroy that
+What the module declares can be told only where its files are, so the run's first steps look. After a destroy that
 state, empty by then, is deleted with the pod's own token.
 """
 
@@ -19,14 +19,16 @@ PARAMETERS_FILE = "outhaul.auto.tfvars.json"
 BACKEND_FILE = "outhaul_backend.tf"
 _BACKEND_SOURCE = ".outhaul/backend.tf"
 _FORGET_STATE = ".outhaul/forget_state.py"
-_DECLARES_BACKEND = (
-    r"""grep -Eqs '^[[:space:]]*(terraform[[:space:]]*\{[[:space:]]*)?(backend[[:space:]]*"|cloud[[:space:]]*\{)'"""
-    r""" ./*.tf || grep -Eqs '"(backend|cloud)"[[:space:]]*:' ./*.tf.json"""
-)
+_INIT = ["terraform", "init", "-input=false", "-no-color"]
+_ADD_BACKEND = f"cp {_BACKEND_SOURCE} {BACKEND_FILE}"
+# A guess that may be wrong in one direction only: no word of it, no backend.
+_GUESS = f"grep -Eqsw 'backend|cloud' ./*.tf ./*.tf.json || {_ADD_BACKEND}"
+# Terraform's own word: init notes the backend that it has found, and notes none where state would die with the pod.
+_MAKE_SURE = f'[ -e "${{TF_DATA_DIR:-.terraform}}/terraform.tfstate" ] || {{ {_ADD_BACKEND} && {" ".join(_INIT)}; }}'
 
 
 def plan(installation: Installation, action: Action) -> Plan:
-    """Returns the steps backend, init, and apply or destroy.
+    """Returns the steps backend, init, state, and apply or destroy.
 
     Raises:
         StalledError: There is no source, or two.
@@ -34,11 +36,9 @@ def plan(installation: Installation, action: Action) -> Plan:
     suffix = names.label_value(installation.metadata.name)
     namespace = installation.metadata.namespace
     steps = [
-        Command(
-            name="backend",
-            command=["sh", "-c", f"{_DECLARES_BACKEND} || cp {_BACKEND_SOURCE} {BACKEND_FILE}"],
-        ),
-        Command(name="init", command=["terraform", "init", "-input=false", "-no-color"]),
+        Command(name="backend", command=["sh", "-c", _GUESS]),
+        Command(name="init", command=_INIT),
+        Command(name="state", command=["sh", "-c", _MAKE_SURE]),
     ]
     change = ["-input=false", "-no-color", "-auto-approve"]
     if action is Action.UNINSTALL:
