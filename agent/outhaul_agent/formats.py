@@ -37,7 +37,7 @@ _PORTER_JSON = {
 
 def read_terraform(data: bytes, origin: str, found: Collection) -> None:
     """Reads `terraform output -json`: an object of `{value, type, sensitive}`."""
-    for name, entry in _members(values.parse(data)):
+    for name, entry in _members(values.parse(data, levels=2)):
         members = _dict(entry)
         sensitive = members.get("sensitive", True)
         if "value" not in members or not isinstance(sensitive, bool):
@@ -51,7 +51,7 @@ def read_terraform(data: bytes, origin: str, found: Collection) -> None:
 
 def read_json(data: bytes, origin: str, found: Collection) -> None:
     """Reads a JSON object: a member an output, all of them sensitive."""
-    for name, value in _members(values.parse(data)):
+    for name, value in _members(values.parse(data, levels=1)):
         _add(name, value, origin, found, flagged=False)
 
 
@@ -61,7 +61,7 @@ def read_porter(data: bytes, origin: str, found: Collection) -> None:
     Porter prints every value as a string and says the type that the bundle declares. A value that is JSON of
     its declared type gets that type; every other one is the string that Porter printed.
     """
-    for entry in _items(values.parse(data)):
+    for entry in _items(values.parse(data, levels=2)):
         members = _dict(entry)
         name = members.get("name")
         sensitive = members.get("sensitive", True)
@@ -112,7 +112,7 @@ def read_manifest(data: bytes, origin: str, found: Collection, read: Callable[[P
         found: takes the outputs.
         read: reads the file at a path that the manifest names.
     """
-    for index, entry in enumerate(_items(values.parse(data))):
+    for index, entry in enumerate(_items(values.parse(data, levels=2))):
         members = _dict(entry)
         name = members.get("name")
         if not _is_text(name):

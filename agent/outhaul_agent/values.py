@@ -1,17 +1,34 @@
 """JSON in, bytes out, nothing lost: numbers stay as they were written, keys keep their order.
 
-A parsed value is None, a bool, a str, a `Number`, a list or an `Object`; `encode` gives its type and the
-bytes that are stored: a string's own, compact JSON for everything else. No error shows any of the input.
+A parsed value is None, a bool, a str, a `Number`, or a `Compact` array or object; where a caller wants to look into
+the outer levels, they are lists and `Object`s. `encode` gives a value's type and the bytes that are stored: a
+string's own, compact JSON for everything else. No error shows any of the input.
 """
 
 import codecs
 import json
+import re
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NoReturn
 
 MAX_DEPTH = 200
 """Arrays and objects within each other."""
 
+_TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
+_KEY_TWICE = "it contains an object that has a key twice"
+_HALF_PAIR = "it contains half of a surrogate pair, which is no text"
+
+_CLOSING = {"[": "]", "{": "}"}
+_WHITE = r"[ \t\n\r]*"
+_WORD = r"(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null)"
+_PLAIN = r'[^"\\\x00-\x1f]*'
+_SPACE = re.compile(_WHITE)
+_MARK = re.compile(rf"{_WHITE}([],}}]?){_WHITE}")
+_WORDS = re.compile(rf"{_WORD}(?:{_WHITE},{_WHITE}{_WORD}){{0,1000}}+")
+"""Numbers and the like, as many as an array has in a row."""
+_MEMBER = re.compile(rf'"({_PLAIN})"{_WHITE}:{_WHITE}({_WORD}|"{_PLAIN}")?')
+"""A key without escapes, and its value where that is simple."""
 _quote = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -43,8 +60,22 @@ class Object(list[tuple[str, Any]]):
     __slots__ = ()
 
 
-def parse(data: bytes) -> Any:
+@dataclass(frozen=True)
+class Compact:
+    """An array or an object as compact JSON. As Python's objects it would take up to seventy times the room."""
+
+    type: OutputType
+    data: bytes = field(repr=False)
+    fault: str
+    """Why it cannot be kept although it is JSON; empty: it can."""
+
+
+def parse(data: bytes, levels: int = 0) -> Any:
     """Returns the one JSON value that `data` holds.
+
+    Args:
+        data: JSON.
+        levels: how many levels of arrays and objects are taken apart; those below become `Compact`.
 
     Raises:
         BadValue: it holds anything else; the message says where.
@@ -54,36 +85,35 @@ def parse(data: bytes) -> Any:
         text = data.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         raise BadValue(f"it is not UTF-8 text (byte {error.start})") from None
-    if not text.strip():
+    start = _skip(text, 0)
+    if start == len(text):
         raise BadValue("it is empty")
     try:
-        return json.loads(
-            text,
-            object_pairs_hook=Object,
-            parse_int=Number,
-            parse_float=Number,
-            parse_constant=_refuse_constant,
-        )
+        value, end = _value(text, start, levels)
+        _expect_end(text, end)
     except json.JSONDecodeError as error:
         raise BadValue(f"it is no JSON at line {error.lineno}, column {error.colno}") from None
-    except RecursionError:
-        raise BadValue(_TOO_DEEP) from None
+    return value
 
 
 def encode(value: Any) -> tuple[OutputType, bytes]:
-    """Returns the type of a parsed value and the bytes that are stored for it.
+    """Returns the type of a parsed value that was not taken apart, and the bytes that are stored for it.
 
     Raises:
         BadValue: it holds half a surrogate pair, an object with a key twice, or is nested too deeply.
     """
-    try:
-        if type(value) is str:
-            return OutputType.STRING, value.encode()
-        parts: list[str] = []
-        _write(value, parts, MAX_DEPTH)
-        return type_of(value), "".join(parts).encode()
-    except UnicodeEncodeError:
-        raise BadValue("it contains half of a surrogate pair, which is no text") from None
+    match value:
+        case Compact():
+            if value.fault:
+                raise BadValue(value.fault)
+            return value.type, value.data
+        case str():
+            try:
+                return type_of(value), value.encode()
+            except UnicodeEncodeError:
+                raise BadValue(_HALF_PAIR) from None
+        case _:
+            return type_of(value), {None: b"null", True: b"true", False: b"false"}[value]
 
 
 def from_bytes(data: bytes) -> OutputType:
@@ -98,7 +128,7 @@ def from_bytes(data: bytes) -> OutputType:
 
 
 def type_of(value: Any) -> OutputType:
-    """Returns the type of a parsed value."""
+    """Returns the type of a parsed value that was not taken apart."""
     match value:
         case None:
             return OutputType.NULL
@@ -108,52 +138,153 @@ def type_of(value: Any) -> OutputType:
             return OutputType.NUMBER
         case str():
             return OutputType.STRING
-        case Object():
-            return OutputType.OBJECT
         case _:
-            return OutputType.ARRAY
+            kind: OutputType = value.type
+            return kind
 
 
-_TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
+def _value(text: str, at: int, levels: int) -> tuple[Any, int]:
+    """Reads the value at a place; returns it, and the place behind it."""
+    opening = text[at : at + 1]
+    if opening not in _CLOSING:
+        return _scalars.raw_decode(text, at)
+    if levels == 0:
+        walk = _Walk(text, at)
+        walk.walk()
+        kind = OutputType.ARRAY if opening == "[" else OutputType.OBJECT
+        return Compact(kind, bytes(walk.data), walk.fault), walk.at
+    items: list[Any] = [] if opening == "[" else Object()
+    at = _skip(text, at + 1)
+    while not text.startswith(_CLOSING[opening], at):
+        if items:
+            at = _expect(",", text, at)
+        if opening == "{":
+            key, at = _key(text, at)
+            value, at = _value(text, at, levels - 1)
+            items.append((key, value))
+        else:
+            value, at = _value(text, at, levels - 1)
+            items.append(value)
+        at = _skip(text, at)
+    return items, at + 1
 
 
-def _write(value: Any, parts: list[str], levels: int) -> None:
-    match value:
-        case None:
-            parts.append("null")
-        case bool():
-            parts.append("true" if value else "false")
-        case Number():
-            parts.append(value)
-        case str():
-            parts.append(_quote(value))
-        case _ if levels == 0:
-            raise BadValue(_TOO_DEEP)
-        case Object():
-            _write_object(value, parts, levels - 1)
-        case _:
-            _write_array(value, parts, levels - 1)
+class _Walk:
+    """One walk through an array or an object, which writes it compactly as it goes."""
+
+    def __init__(self, text: str, at: int) -> None:
+        self.at = at
+        self.data = bytearray()
+        self.fault = ""
+        self._text = text
+        self._open: list[set[str] | None] = []
+        """What is open here, the innermost last: the keys of an object, None for an array."""
+        self._fresh = True
+        """Whether what was opened last has nothing in it yet."""
+
+    def walk(self) -> None:
+        """Goes from its opening to its closing."""
+        self._enter()
+        while self._open:
+            keys = self._open[-1]
+            mark, self.at = _mark(self._text, self.at)
+            if mark == ("]" if keys is None else "}"):
+                self.data += mark.encode()
+                self._open.pop()
+                self._fresh = False
+            elif mark == ("" if self._fresh else ","):
+                self.data += mark.encode()
+                self._fresh = False
+                if keys is None:
+                    self._items()
+                else:
+                    self._member(keys)
+            else:
+                raise json.JSONDecodeError("another mark is expected", self._text, self.at)
+
+    def _enter(self) -> None:
+        opening = self._text[self.at]
+        self.data += opening.encode()
+        self.at += 1
+        self._open.append(set() if opening == "{" else None)
+        self._fresh = True
+        if len(self._open) > MAX_DEPTH:
+            self.fault = _TOO_DEEP
+
+    def _items(self) -> None:
+        if found := _WORDS.match(self._text, self.at):
+            self.data += found[0].encode().translate(None, b" \t\n\r")
+            self.at = found.end()
+        else:
+            self._value()
+
+    def _member(self, keys: set[str]) -> None:
+        if found := _MEMBER.match(self._text, self.at):
+            key, value = found.groups()
+            self.data += f'"{key}":{value or ""}'.encode()
+            self.at = found.end()
+        else:
+            value = None
+            key, self.at = _key(self._text, self.at)
+            self._string(key)
+            self.data += b":"
+        if key in keys:
+            self.fault = _KEY_TWICE
+        keys.add(key)
+        if value is None:
+            self._value()
+
+    def _value(self) -> None:
+        if self._text[self.at : self.at + 1] in _CLOSING:
+            self._enter()
+        else:
+            value, self.at = _scalars.raw_decode(self._text, self.at)
+            if type(value) is str:
+                self._string(value)
+            else:
+                self.data += encode(value)[1]
+
+    def _string(self, value: str) -> None:
+        try:
+            self.data += _quote(value).encode()
+        except UnicodeEncodeError:
+            self.fault = _HALF_PAIR
 
 
-def _write_object(value: Object, parts: list[str], levels: int) -> None:
-    if len(dict(value)) != len(value):
-        raise BadValue("it contains an object that has a key twice")
-    separator = "{"
-    for key, member in value:
-        parts += (separator, _quote(key), ":")
-        _write(member, parts, levels)
-        separator = ","
-    parts.append("}" if value else "{}")
+def _key(text: str, at: int) -> tuple[str, int]:
+    """Reads a key and its colon; returns it, and the place of the value."""
+    if not text.startswith('"', at):
+        raise json.JSONDecodeError("a key is expected", text, at)
+    key, at = _scalars.raw_decode(text, at)
+    return key, _expect(":", text, _skip(text, at))
 
 
-def _write_array(value: list[Any], parts: list[str], levels: int) -> None:
-    separator = "["
-    for item in value:
-        parts.append(separator)
-        _write(item, parts, levels)
-        separator = ","
-    parts.append("]" if value else "[]")
+def _mark(text: str, at: int) -> tuple[str, int]:
+    found = _MARK.match(text, at)
+    assert found is not None  # noqa: S101 - it matches nothing at all, too
+    return found[1], found.end()
+
+
+def _expect(mark: str, text: str, at: int) -> int:
+    if not text.startswith(mark, at):
+        raise json.JSONDecodeError("a mark is missing", text, at)
+    return _skip(text, at + 1)
+
+
+def _expect_end(text: str, at: int) -> None:
+    end = _skip(text, at)
+    if end != len(text):
+        raise json.JSONDecodeError("nothing more is expected", text, end)
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
 
 
 def _refuse_constant(_text: str) -> NoReturn:
     raise BadValue("it contains NaN or Infinity, which JSON does not know")
+
+
+_scalars = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=_refuse_constant)
+"""Reads what is neither array nor object."""

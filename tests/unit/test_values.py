@@ -1,6 +1,7 @@
 """JSON in, bytes out, nothing lost."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -99,7 +100,18 @@ def test_values_have_their_type_and_their_bytes(text: str, kind: OutputType, dat
         (b"[NaN]", "NaN"),
         (b"-Infinity", "Infinity"),
         (b'"secret\nsecret"', "line 1"),
-        (b"[" * 100_000, "levels deep"),
+        (b"[" * 100_000, "line 1, column 100001"),
+        (b"[1,]", "line 1, column 4"),
+        (b"[,1]", "line 1"),
+        (b"[1 2]", "line 1, column 4"),
+        (b"[01]", "line 1, column 3"),
+        (b"[1}", "line 1"),
+        (b"[-]", "line 1, column 2"),
+        (b'{"a":1,}', "line 1, column 8"),
+        (b'{"a" 1}', "line 1, column 6"),
+        (b'{"a":}', "line 1, column 6"),
+        (b"{1:1}", "line 1, column 2"),
+        (b"[[[[1],\n [1}", "line 2"),
     ],
 )
 def test_what_is_no_json_is_refused_without_showing_it(data: bytes, words: str) -> None:
@@ -117,7 +129,9 @@ def test_what_is_no_json_is_refused_without_showing_it(data: bytes, words: str) 
         (r'"\ud800"', "surrogate"),
         (r'{"\udfff": 1}', "surrogate"),
         ('[{"a": 1, "a": 2}]', "key twice"),
+        (r'[{"\u0061": 1, "a": 2}]', "key twice"),
         ("[" * 201 + "]" * 201, "levels deep"),
+        ("[" * 100_000 + "]" * 100_000, "levels deep"),
         ('{"a":' * 201 + "1" + "}" * 201, "levels deep"),
     ],
 )
@@ -131,6 +145,42 @@ def test_depth_is_allowed_up_to_the_limit() -> None:
     """As many levels as the limit says are fine."""
     text = "[" * values.MAX_DEPTH + "]" * values.MAX_DEPTH
     assert values.encode(values.parse(text.encode())) == (OutputType.ARRAY, text.encode())
+
+
+@given(
+    st.text('[]{},:"\\aeu01-. \n', max_size=12)
+    | documents.map(write).flatmap(lambda text: st.integers(0, len(text)).map(lambda cut: text[:cut] + text[cut + 1 :]))
+)
+def test_json_is_what_others_call_json(text: str) -> None:
+    """Python's own reader agrees on what is JSON and what is not, however it was broken."""
+    try:
+        json.loads(text, parse_int=str, parse_float=str)
+    except ValueError:
+        with pytest.raises(BadValue):
+            values.encode(values.parse(text.encode()))
+    else:
+        values.parse(text.encode())
+
+
+@given(documents.filter(lambda document: isinstance(document, list)), st.integers(1, 3))
+def test_taken_apart_or_not_the_values_are_the_same(document: list[Any], levels: int) -> None:
+    """The outer levels can be looked into, and what is in them is stored as it would be otherwise."""
+    taken = values.parse(write(document, " ").encode(), levels)
+    assert len(taken) == len(document)
+    for value, wanted in zip(taken, document, strict=True):
+        if levels == 1 or not isinstance(value, list):
+            assert values.encode(value) == values.encode(values.parse(write(wanted).encode()))
+
+
+def test_a_large_document_takes_little_more_than_its_text() -> None:
+    """Small numbers do not become objects one by one."""
+    data = b"[%s]" % b",".join([b"1"] * 200_000)
+    tracemalloc.start()
+    try:
+        values.encode(values.parse(data))
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(data)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
