@@ -252,6 +252,14 @@ class _Pass:
             await latest.withdraw_latest(self._cluster, self._namespace, binding.name, self._installation.metadata.uid)
         return outcomes.uninstalled(message)
 
+    async def _end_without_a_run(self) -> Outcome | None:
+        """Remembers an uninstall that takes no run as one that has succeeded: wanted again, it is installed again."""
+        if not self._deleting:
+            await publishing.mark_records(self._cluster, self._namespace, self._name, OutputPhase.INVALIDATED)
+            run = next_run(self._installation, self._run, Action.UNINSTALL)
+            self._run, self._action = run.model_copy(update={"phase": ActionPhase.SUCCEEDED}), None
+        return await self._end("uninstalled, as spec.uninstalled asks")
+
     async def _dispatch(self, due: Action) -> Outcome | None:
         spec = self._installation.spec
         if due is Action.UNINSTALL:
@@ -265,7 +273,7 @@ class _Pass:
         config = await configs.resolve(self._cluster, self._settings.namespace, self._namespace, wanted)
         plan = engines.plan(self._installation, due, config.engine)
         if plan is None:
-            return await self._end("the engine has nothing to run for an uninstall")
+            return await self._end_without_a_run()
         self._add_inputs(plan, due)
         if due is Action.UNINSTALL:
             await publishing.mark_records(self._cluster, self._namespace, self._name, OutputPhase.INVALIDATED)

@@ -118,6 +118,25 @@ def test_uninstalled_false_installs_again(objects: Objects) -> None:
     assert objects.secret("service-outputs") == {"state": b"up"}
 
 
+def test_uninstalled_without_uninstall_commands_installs_again(objects: Objects) -> None:
+    """Where nothing uninstalls, `uninstalled: true` takes no run and withdraws the outputs; taken back, it installs."""
+    objects.install("service", engine="exec", commands=service()["commands"] | {"uninstall": []})
+    objects.ready("service")
+    objects.respec("service", uninstalled=True)
+    status = objects.ready("service")["status"]
+    assert status["phase"] == "Uninstalled"
+    assert {"binding", "lastSucceeded"}.isdisjoint(status)
+    assert objects.condition("Installation", "service", "OutputsReady", "False", "NoOutputs")
+    assert set(objects.records("service").values()) == {"Invalidated"}
+    assert len(objects.runs("service")) == 1
+    objects.respec("service", uninstalled=False)
+    objects.ready("service")
+    _, second = objects.runs("service")
+    assert second["spec"]["action"] == "install"
+    assert objects.records("service")[second["metadata"]["name"]] == "Current"
+    assert objects.secret("service-outputs") == {"state": b"up"}
+
+
 def test_an_installation_that_is_uninstalled_from_the_start_runs_nothing(objects: Objects) -> None:
     """An Installation that is created with `uninstalled: true` is ready without any run."""
     objects.install("service", **service(uninstalled=True))
