@@ -436,8 +436,9 @@ class _Pass:
         self._put(await self._cluster.apply_status(Kind.INSTALLATION, self._obj, wanted))
         said = outcomes.find(old.conditions, InstallationCondition.READY)
         is_new = said is None or (said.reason, said.message) != (outcome.reason, outcome.message)
-        if is_new and (outcome.stalled or outcome.ready):
-            kind: events.EventType = "Warning" if outcome.stalled else "Normal"
+        is_missing = outcome.reason is Reason.AGENT_CONFIG_NOT_FOUND
+        if is_new and (outcome.stalled or outcome.ready or is_missing):
+            kind: events.EventType = "Normal" if outcome.ready else "Warning"
             run = self._run.name if self._run is not None else ""
             await events.emit(
                 self._cluster, self._obj, kind, outcome.reason, outcome.message, fact=f"{generation} {run}"
