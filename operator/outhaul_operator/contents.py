@@ -7,6 +7,7 @@ its fuel. Its own messages may quote values, so they are not passed on.
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 import minijinja
 from outhaul_api.installation import Outputs
@@ -44,7 +45,7 @@ def contents(outputs: Sequence[Output], wanted: Outputs) -> dict[str, bytes]:
         result["type"] = wanted.binding.type.encode()
         if wanted.binding.provider is not None:
             result["provider"] = wanted.binding.provider.encode()
-    variables = {output.name: _variable(output) for output in outputs if output.type is not OutputType.BYTES}
+    variables = _variables(outputs)
     for key, template in sorted(wanted.template.items()):
         if encoding.key_for(key) != key:
             raise StalledError(
@@ -68,35 +69,53 @@ def publication_digest(run: str, latest_name: str, wanted: Outputs) -> str:
 
 def _variable(output: Output) -> object:
     text = output.data.decode()
-    match output.type:
-        case OutputType.STRING | OutputType.NUMBER:
-            # A number as it was written: 1.0 stays 1.0.
-            return text
-        case _:
-            return json.loads(text, parse_int=_number, parse_float=str)
+    if output.type in {OutputType.STRING, OutputType.NUMBER}:
+        # A number as it was written: 1.0 stays 1.0.
+        return text
+    return json.loads(text, parse_int=_number, parse_float=str)
 
 
 def _number(text: str) -> int | str:
     return int(text) if len(text) < 19 else text  # noqa: PLR2004 - what surely fits into 64 bits
 
 
+def _variables(outputs: Sequence[Output]) -> dict[str, object]:
+    """Returns what templates can use: not bytes, nor what is not what its type says, since no agent is believed."""
+    result = {}
+    for output in outputs:
+        if output.type is not OutputType.BYTES:
+            with suppress(ValueError, RecursionError):
+                result[output.name] = _variable(output)
+    return result
+
+
 def _render(key: str, template: str, variables: dict[str, object]) -> bytes:
-    environment = minijinja.Environment(undefined_behavior="strict", fuel=_FUEL, pycompat=False)
-    environment.keep_trailing_newline = True
+    environment = minijinja.Environment(
+        undefined_behavior="strict", fuel=_FUEL, pycompat=False, keep_trailing_newline=True, finalizer=_shown
+    )
     where = f"spec.outputs.template {key!r}"
+    # `self` is the name of an argument of the method; like every output it is in `outputs` as well.
+    given = {**variables, "outputs": variables}
+    given.pop("self", None)
     try:
-        missing = sorted(environment.undeclared_variables_in_str(template) - variables.keys() - {"outputs"})
-        if missing:
-            known = ", ".join(sorted(variables)) or "none"
-            raise StalledError(
-                Reason.TEMPLATE_FAILED, f"{where}: there is no output {', '.join(missing)}; there are {known}"
-            )
-        return environment.render_str(template, outputs=variables, **variables).encode()
+        return environment.render_str(template, **given).encode()
     except minijinja.TemplateError as error:
         what = {
             "UndefinedError": "it uses an output, or a part of one, that does not exist",
             "OutOfFuel": "it takes too long or becomes too large",
         }.get(error.kind, f"{error.kind}")
+        if error.kind == "UndefinedError":
+            missing = environment.undeclared_variables_in_str(template) - given.keys() - environment.globals.keys()
+            if missing:
+                known = ", ".join(sorted(variables)) or "none"
+                what = f"there is no output {', '.join(sorted(missing))}; there are {known}"
         raise StalledError(
             Reason.TEMPLATE_FAILED, f"{where}: line {error.line}: {what}; correct the template"
         ) from None
+
+
+def _shown(value: object) -> object:
+    """Returns what a template shows of a value: text as it is, everything else as its own file would have it."""
+    if value is None or isinstance(value, bool | list | dict):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    return value

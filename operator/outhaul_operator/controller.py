@@ -57,7 +57,7 @@ class Operator:
             keys.fingerprint_key,
         )
         references = References(self._cluster, self._wake_namespace, self._settings.resync_seconds)
-        installations = Installations(self._cluster, self._view, self._graph, references, self._settings)
+        installations = Installations(context, self._graph, references)
         runs = Runs(context)
         self._installations: Queue[Key] = Queue(installations.reconcile, _report)
         self._runs: Queue[Key] = Queue(runs.carry_out, _report, concurrency=_MOST_RUNS)

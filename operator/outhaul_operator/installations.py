@@ -14,8 +14,6 @@ from outhaul_api.installation import Binding, Installation, InstallationStatus, 
 from outhaul_api.installationoutput import InstallationOutput
 from outhaul_api.vocabulary import (
     INSTALLATION_LABEL,
-    UNINSTALL_FINALIZER,
-    UNINSTALL_FIRST_ANNOTATION,
     Action,
     ActionPhase,
     DeletionPolicy,
@@ -31,9 +29,11 @@ from outhaul_operator import (
     dependencies,
     engines,
     events,
+    finalizers,
     history,
     inputs,
     latest,
+    launches,
     names,
     needs,
     outcomes,
@@ -44,12 +44,12 @@ from outhaul_operator.agentactions import agent_action, parse_actions
 from outhaul_operator.cluster import (
     AlreadyExistsError,
     Cluster,
-    ConflictError,
     Kind,
     NotFoundError,
     Object,
     RefusedError,
 )
+from outhaul_operator.context import Context
 from outhaul_operator.decisions import (
     Absent,
     Decision,
@@ -66,10 +66,9 @@ from outhaul_operator.engines.plan import Plan
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.records import Records
 from outhaul_operator.references import References
-from outhaul_operator.settings import Settings
 from outhaul_operator.validation import explain
 from outhaul_operator.verdicts import StalledError, WaitingError
-from outhaul_operator.view import Key, View
+from outhaul_operator.view import Key
 
 _TERMINATING = "because it is being terminated"
 """The API server's words when something is created in a namespace that is being deleted."""
@@ -85,27 +84,16 @@ class Installations:
     """Reconciles Installations.
 
     Args:
-        cluster: The API server.
-        view: What was seen of Installations and AgentActions.
+        context: The API server and what was seen of it.
         graph: Who waits for whom.
         references: Versions of what Installations refer to.
-        settings: The operator's settings.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        view: View,
-        graph: dependencies.Graph,
-        references: References,
-        settings: Settings,
-    ) -> None:
-        self._cluster = cluster
-        self._view = view
+    def __init__(self, context: Context, graph: dependencies.Graph, references: References) -> None:
+        self._context = context
         self._graph = graph
         self._references = references
-        self._settings = settings
-        self._records = Records(cluster)
+        self._records = Records(context.cluster)
         self._checked_at: dict[Key, float] = {}
         """When each latest Secret was last compared; a restart spreads the first time over one interval."""
 
@@ -116,21 +104,21 @@ class Installations:
             ApiError: The API server could not be asked; the pass has to be repeated.
             WaitingError: It waits for something that no watch will report; the pass has to be repeated.
         """
-        obj = self._view.get(key)
+        obj = self._context.view.get(key)
         if obj is None:
             self._checked_at.pop(key, None)
             return
         try:
-            one = _Pass(self._cluster, self._view, self._settings, obj)
+            one = _Pass(self._context, obj)
         except ValidationError as error:
-            await _refuse(self._cluster, obj, explain(error))
+            await _refuse(self._context.cluster, obj, explain(error))
             return
-        interval = self._settings.resync_seconds
+        interval = self._context.settings.resync_seconds
         now = time.monotonic()
         checked_at = self._checked_at.setdefault(key, now - random.uniform(0, interval))  # noqa: S311 - jitter
         is_check_due = now - checked_at >= interval
-        found = await needs.look(one.installation, self._view, self._graph, self._records, self._references)
-        await one.run(parse_actions(self._view.owned(key)), found, check=is_check_due)
+        found = await needs.look(one.installation, self._context.view, self._graph, self._records, self._references)
+        await one.run(parse_actions(self._context.view.owned(key)), found, check=is_check_due)
         if is_check_due:
             self._checked_at[key] = now
 
@@ -154,10 +142,10 @@ async def _refuse(cluster: Cluster, obj: Object, why: str) -> None:
 class _Pass:
     """One look at one Installation."""
 
-    def __init__(self, cluster: Cluster, view: View, settings: Settings, obj: Object) -> None:
-        self._cluster = cluster
-        self._view = view
-        self._settings = settings
+    def __init__(self, context: Context, obj: Object) -> None:
+        self._context = context
+        self._cluster = context.cluster
+        self._view = context.view
         self._take(obj)
         self._run: RunReference | None = None
         self._action: AgentAction | None = None
@@ -263,14 +251,14 @@ class _Pass:
     async def _dispatch(self, due: Action) -> Outcome | None:
         spec = self._installation.spec
         if due is Action.UNINSTALL:
-            await self._wait_for_users()
+            await needs.wait_for_users(self._cluster, self._installation)
         elif self._needs.verdict is not None:
             raise self._needs.verdict
         elif not self._needs.is_complete:
             # In a moment it will be known, and this be called again.
             return None
         wanted = spec.agent_config.name if spec.agent_config is not None else None
-        config = await configs.resolve(self._cluster, self._settings.namespace, self._namespace, wanted)
+        config = await configs.resolve(self._cluster, self._context.settings.namespace, self._namespace, wanted)
         plan = engines.plan(self._installation, due, config.engine)
         if plan is None:
             return await self._end_without_a_run()
@@ -296,30 +284,6 @@ class _Pass:
             if newest is not None:
                 inputs.add_as_before(plan, newest.spec, plan.input_prefix)
 
-    async def _wait_for_users(self) -> None:
-        """Lets those who use this Installation be uninstalled first.
-
-        Raises:
-            WaitingError: There are some; their changes are watched.
-        """
-        if self._installation.metadata.annotations.get(UNINSTALL_FIRST_ANNOTATION) == "true":
-            return
-        others = []
-        for obj in await self._cluster.list(Kind.INSTALLATION, self._namespace, {}):
-            try:
-                others.append(Installation.model_validate(obj))
-            except ValidationError:
-                continue
-        edges = {one.metadata.name: dependencies.named(one) for one in others}
-        users = dependencies.users(self._installation, others, lambda name: edges.get(name, ()))
-        if users:
-            raise WaitingError(
-                Reason.IN_USE,
-                f"used by {', '.join(users)}, which have to be uninstalled first; "
-                f"set the annotation {UNINSTALL_FIRST_ANNOTATION} to true not to wait for them",
-                is_watched=True,
-            )
-
     async def _create(self, body: Object) -> AgentAction:
         name = body["metadata"]["name"]
         try:
@@ -341,32 +305,9 @@ class _Pass:
 
     async def _abandon(self) -> bool:
         """Cancels a run whose pod has never started anything; returns whether that was so."""
-        action, run = self._action, self._run
-        if action is None or run is None or action.status.phase is not ActionPhase.PENDING:
+        if self._action is None or self._run is None or not await launches.take_back(self._context, self._action):
             return False
-        pod = self._view.get(Key(Kind.POD, self._namespace, names.pod_name(action.metadata.name)))
-        if pod is not None and pod.get("status", {}).get("phase", "Pending") != "Pending":
-            return False
-        try:
-            if pod is not None:
-                # The pod as it was seen: had it started meanwhile, it would be another version.
-                seen = pod["metadata"]
-                await self._cluster.delete(
-                    Kind.POD,
-                    self._namespace,
-                    seen["name"],
-                    uid=seen["uid"],
-                    resource_version=seen["resourceVersion"],
-                )
-            else:
-                # Should it be made this moment, it cannot start without this.
-                secret = names.run_secret_name(action.metadata.name)
-                await self._cluster.delete(Kind.SECRET, self._namespace, secret)
-            uid = action.metadata.uid
-            await self._cluster.delete(Kind.AGENT_ACTION, self._namespace, action.metadata.name, uid=uid)
-        except ConflictError:
-            return False
-        self._run = run.model_copy(update={"phase": ActionPhase.CANCELLED, "started": False})
+        self._run = self._run.model_copy(update={"phase": ActionPhase.CANCELLED, "started": False})
         return True
 
     async def _show(self) -> None:
@@ -394,27 +335,14 @@ class _Pass:
                 raise
 
     async def _hold(self) -> None:
-        """Adds the finalizer where an uninstall has to come before the end, and takes it away where not."""
-        finalizers = self._obj["metadata"].get("finalizers", [])
-        wanted = self._installation.spec.deletion_policy is DeletionPolicy.DELETE
-        if wanted != (UNINSTALL_FINALIZER in finalizers) and not self._deleting:
-            await self._toggle_finalizer(finalizers)
+        """Sees to it that the finalizer is there where an uninstall has to come before the end, and only there."""
+        if not self._deleting:
+            wanted = self._installation.spec.deletion_policy is DeletionPolicy.DELETE
+            self._put(await finalizers.set_uninstall(self._cluster, self._obj, wanted=wanted))
 
     async def _release(self) -> None:
         """Takes the finalizer away; the API server and the garbage collector do the rest."""
-        finalizers = self._obj["metadata"].get("finalizers", [])
-        if UNINSTALL_FINALIZER in finalizers:
-            await self._toggle_finalizer(finalizers)
-
-    async def _toggle_finalizer(self, finalizers: list[str]) -> None:
-        rest = [one for one in finalizers if one != UNINSTALL_FINALIZER]
-        wanted = rest if len(rest) < len(finalizers) else [*rest, UNINSTALL_FINALIZER]
-        version = self._obj["metadata"]["resourceVersion"]
-        operations = [
-            {"op": "test", "path": "/metadata/resourceVersion", "value": version},
-            {"op": "add", "path": "/metadata/finalizers", "value": wanted},
-        ]
-        self._put(await self._cluster.json_patch(Kind.INSTALLATION, self._namespace, self._name, operations))
+        self._put(await finalizers.set_uninstall(self._cluster, self._obj, wanted=False))
 
     async def _write_status(self, outcome: Outcome) -> None:
         """Writes the status where it says anything new, and an event where a person should know."""

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.agentconfig import AgentConfigSpec
 from outhaul_api.common import seconds
-from outhaul_api.vocabulary import Reason, SecretType
+from outhaul_api.vocabulary import ActionPhase, Reason, SecretType
 
 from outhaul_operator import guarded, names, pods, trust
-from outhaul_operator.cluster import AlreadyExistsError, Kind, Object, RefusedError
+from outhaul_operator.cluster import AlreadyExistsError, ConflictError, Kind, Object, RefusedError
 from outhaul_operator.context import Context
 from outhaul_operator.verdicts import RunFailedError, WaitingError
 from outhaul_operator.view import Key
@@ -74,3 +74,30 @@ async def _write_run_secret(context: Context, action: AgentAction, config: Agent
                 Reason.NAME_TAKEN,
                 f"Secret {name} exists and is not of this run; delete it, then ask for another run",
             ) from None
+
+
+async def take_back(context: Context, action: AgentAction) -> bool:
+    """Deletes a run whose pod has never started anything.
+
+    Returns:
+        Whether that was so; a run that has started goes on.
+    """
+    if action.status.phase is not ActionPhase.PENDING:
+        return False
+    namespace, name = action.metadata.namespace, action.metadata.name
+    pod = context.view.get(Key(Kind.POD, namespace, names.pod_name(name)))
+    if pod is not None and pod.get("status", {}).get("phase", "Pending") != "Pending":
+        return False
+    try:
+        if pod is not None:
+            # The pod as it was seen: had it started meanwhile, it would be another version.
+            seen = pod["metadata"]
+            version = seen["resourceVersion"]
+            await context.cluster.delete(Kind.POD, namespace, seen["name"], uid=seen["uid"], resource_version=version)
+        else:
+            # Should it be made this moment, it cannot start without this.
+            await context.cluster.delete(Kind.SECRET, namespace, names.run_secret_name(name))
+        await context.cluster.delete(Kind.AGENT_ACTION, namespace, name, uid=action.metadata.uid)
+    except ConflictError:
+        return False
+    return True

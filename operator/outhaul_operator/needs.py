@@ -6,13 +6,14 @@
 from dataclasses import dataclass
 
 from outhaul_api.installation import Installation
+from outhaul_api.vocabulary import UNINSTALL_FIRST_ANNOTATION, Reason
 from pydantic import ValidationError
 
 from outhaul_operator import dependencies, inputs
-from outhaul_operator.cluster import Kind
+from outhaul_operator.cluster import Cluster, Kind
 from outhaul_operator.records import Records
 from outhaul_operator.references import References
-from outhaul_operator.verdicts import VerdictError
+from outhaul_operator.verdicts import VerdictError, WaitingError
 from outhaul_operator.view import Key, View
 
 
@@ -63,3 +64,29 @@ def _installation(view: View, namespace: str, name: str) -> Installation | None:
         return Installation.model_validate(obj) if obj is not None else None
     except ValidationError:
         return None
+
+
+async def wait_for_users(cluster: Cluster, installation: Installation) -> None:
+    """Lets those who use an Installation be uninstalled before it, unless it says that it need not wait.
+
+    Raises:
+        WaitingError: There are some; their changes are watched.
+    """
+    if installation.metadata.annotations.get(UNINSTALL_FIRST_ANNOTATION) == "true":
+        return
+    others = []
+    # Asked of the server: what was seen may be behind, and an uninstall cannot be taken back.
+    for obj in await cluster.list(Kind.INSTALLATION, installation.metadata.namespace, {}):
+        try:
+            others.append(Installation.model_validate(obj))
+        except ValidationError:
+            continue
+    edges = {one.metadata.name: dependencies.named(one) for one in others}
+    users = dependencies.users(installation, others, lambda name: edges.get(name, ()))
+    if users:
+        raise WaitingError(
+            Reason.IN_USE,
+            f"used by {', '.join(users)}, which have to be uninstalled first; "
+            f"set the annotation {UNINSTALL_FIRST_ANNOTATION} to true not to wait for them",
+            is_watched=True,
+        )

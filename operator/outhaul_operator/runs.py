@@ -8,27 +8,21 @@ can be reached, and from its pod's state always.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
 from outhaul_api.agentaction import AgentAction, AgentActionStatus
-from outhaul_api.installation import Installation
 from outhaul_api.installationoutput import Provenance
-from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase, Reason
+from outhaul_api.vocabulary import Action, ActionPhase, Reason
 
 from outhaul_operator import (
     __version__,
     agents,
     cleanups,
     configs,
-    contents,
     events,
-    fingerprints,
-    latest,
     launches,
     names,
-    publishing,
     situations,
     statuses,
     validation,
@@ -42,6 +36,7 @@ from outhaul_operator.cluster import (
 )
 from outhaul_operator.context import Context
 from outhaul_operator.podwarnings import LOOK_AGAIN_S, PodWarnings, is_set
+from outhaul_operator.results import Results
 from outhaul_operator.situations import Situation, Stage
 from outhaul_operator.verdicts import RunFailedError, StalledError, WaitingError, now
 from outhaul_operator.view import Key
@@ -110,6 +105,7 @@ class _Run:
         self._view = context.view
         self._obj = obj
         self._status = statuses.read(obj)
+        self._results = Results(context)
         self._warnings = PodWarnings(context.cluster)
         self._redial_s, self._longest_redial_s = _REDIAL_S
         self._looked_at = time.monotonic()
@@ -179,8 +175,8 @@ class _Run:
             return None
         if self._obj["metadata"]["uid"] != action.metadata.uid or self._obj["metadata"].get("deletionTimestamp"):
             return None
-        if await self._was_published(action):
-            await self._publish_again(action)
+        if await self._results.were_stored(action):
+            await self._end(await self._results.show_again(action, self._status))
             return None
         raise RunFailedError(Reason.POD_LOST, f"pod {key.name} is gone and did not say how it ended")
 
@@ -229,7 +225,7 @@ class _Run:
                 state = await self._follow(agent)
                 infos = await agent.outputs()
                 outputs = [await agent.read(info) for info in infos]
-                final = await self._store(action, state, outputs, provenance)
+                final = await self._results.store(action, self._status, state, outputs, provenance)
                 with suppress(agents.AgentUnreachable):
                     # Everything is stored: an agent that does not hear of it lingers, no more.
                     await agent.acknowledge(agents.outputs_digest(infos))
@@ -279,76 +275,6 @@ class _Run:
 
     # -- the end
 
-    async def _store(
-        self, action: AgentAction, state: RunState, outputs: list[agents.Output], provenance: Provenance
-    ) -> AgentActionStatus:
-        """Writes what the run brought, where it brought anything; returns the status to end with."""
-        succeeded = state.phase is ActionPhase.SUCCEEDED
-        status = statuses.progressed(self._status, state)
-        if action.spec.action is Action.UNINSTALL or not (succeeded or outputs):
-            return statuses.ended(status, state, output=None)
-        installation = await self._installation(action)
-        publication = await publishing.publish_run(
-            self._cluster,
-            action,
-            outputs,
-            failed=not succeeded,
-            provenance=provenance,
-            engine_names=_engine_names(installation),
-            fingerprint=self._fingerprint(action),
-        )
-        if publication.too_large and succeeded:
-            return statuses.too_large(status, publication)
-        if not succeeded:
-            return statuses.ended(status, state, output=publication.record)
-        shown = await self._publish_latest(action, installation, outputs)
-        return statuses.ended(status, state, output=publication.record, shown=shown)
-
-    def _fingerprint(self, action: AgentAction) -> Callable[[agents.Output], str]:
-        reference = action.spec.installation
-        scope = reference.uid if reference is not None else action.metadata.uid
-        key = self._context.fingerprint_key
-        return lambda one: fingerprints.fingerprint(key, scope, one.name, one.data)
-
-    async def _publish_latest(
-        self, action: AgentAction, installation: Installation | None, outputs: Sequence[agents.Output]
-    ) -> str | StalledError | None:
-        """Makes these outputs the Installation's current ones.
-
-        Returns:
-            The digest of what the latest Secret was made from, or why it could not be written; None for a run that
-            belongs to no Installation.
-        """
-        reference = action.spec.installation
-        if reference is None or installation is None:
-            return None
-        namespace, run = action.metadata.namespace, action.metadata.name
-        if reference.number > 1:
-            await publishing.mark_records(self._cluster, namespace, reference.name, OutputPhase.SUPERSEDED, keep=run)
-        wanted = installation.spec.outputs
-        name = names.latest_secret_name(reference.name, wanted.secret_name)
-        binding = installation.status.binding
-        expect = binding is not None and binding.name == name
-        try:
-            data = contents.contents(outputs, wanted)
-            await latest.publish_latest(self._cluster, action, name, data, expect=expect)
-        except StalledError as error:
-            return error
-        return contents.publication_digest(run, name, wanted)
-
-    async def _installation(self, action: AgentAction) -> Installation | None:
-        """Returns the Installation that controls the run; a reference alone proves nothing, whoever wrote it."""
-        reference = action.spec.installation
-        owners = action.metadata.owner_references
-        if reference is None or not any(one.controller and one.uid == reference.uid for one in owners):
-            return None
-        key = Key(Kind.INSTALLATION, action.metadata.namespace, reference.name)
-        try:
-            obj = self._view.get(key) or await self._cluster.get(*key)
-        except NotFoundError:
-            return None
-        return Installation.model_validate(obj) if obj["metadata"]["uid"] == reference.uid else None
-
     async def _from_last_word(self, action: AgentAction, situation: Situation) -> None:
         """Ends a run whose agent is gone, by what it left as its pod's termination message.
 
@@ -365,31 +291,16 @@ class _Run:
             raise RunFailedError(situation.reason, situation.message)
         if state.phase is not ActionPhase.SUCCEEDED or action.spec.action is Action.UNINSTALL:
             await self._end(statuses.ended(status, state, output=None))
-        elif await self._was_published(action):
-            await self._publish_again(action)
+        elif await self._results.were_stored(action):
+            await self._end(await self._results.show_again(action, self._status))
         elif state.output_count == 0:
-            await self._end(await self._store(action, state, [], Provenance(action_uid=action.metadata.uid)))
+            provenance = Provenance(action_uid=action.metadata.uid)
+            await self._end(await self._results.store(action, self._status, state, [], provenance))
         else:
             self._status = status
             raise RunFailedError(
                 Reason.OUTPUTS_LOST, "every command succeeded, but the agent ended before its outputs were stored"
             )
-
-    async def _was_published(self, action: AgentAction) -> bool:
-        try:
-            record = await self._cluster.get(Kind.INSTALLATION_OUTPUT, action.metadata.namespace, action.metadata.name)
-        except NotFoundError:
-            return False
-        owners = record["metadata"].get("ownerReferences", [])
-        return record["status"]["phase"] == OutputPhase.CURRENT and any(
-            owner["uid"] == action.metadata.uid for owner in owners
-        )
-
-    async def _publish_again(self, action: AgentAction) -> None:
-        """Ends a run whose record was written before the operator, and then the agent, went away."""
-        outputs = await publishing.read_run(self._cluster, action)
-        shown = await self._publish_latest(action, await self._installation(action), outputs)
-        await self._end(statuses.succeeded(self._status, action.metadata.name, shown))
 
     async def _note(self, status: AgentActionStatus) -> None:
         """Writes the status where it says anything new."""
@@ -416,10 +327,3 @@ class _Run:
         except ApiError as error:
             # The same stands in the status.
             _logger.warning("an event could not be written: %s", error)
-
-
-def _engine_names(installation: Installation | None) -> tuple[str | None, str | None]:
-    if installation is None:
-        return None, None
-    spec, metadata = installation.spec, installation.metadata
-    return spec.name or metadata.name, spec.namespace or metadata.namespace
