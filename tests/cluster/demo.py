@@ -32,7 +32,7 @@ def run() -> None:
     with tempfile.TemporaryDirectory(prefix="outhaul-demo-", ignore_cleanup_errors=True) as directory:
         plane = ControlPlane(Path(directory, "cluster"))
         try:
-            say("starting a control plane, a node that stands in for a real one, and the operator")
+            print("Starting a Kubernetes cluster of its own, and Outhaul on it", flush=True)
             stack = Stack(plane).start()
             Demo(stack).show()
         except ClusterError as error:
@@ -134,17 +134,14 @@ class Demo:
 
     def _delete(self) -> None:
         self._kubectl("delete", "installation", NAME, "--wait=false")
-        said: dict[str, str] = {}
 
         def gone(state: State) -> bool:
-            for one in state["pods"]:
-                name = one["metadata"]["name"]
-                said[name] = self._stack.container_log(NAMESPACE, name) or said.get(name, "")
             return not any(state[kind] for kind in ("installations", "agentactions", "installationoutputs", "pods"))
 
         self._follower.until(gone, "all of it is gone", timeout=90)
-        destroyed = [line for log in said.values() for line in log.splitlines() if "Destroy complete" in line]
-        _check(bool(destroyed), f"terraform destroy was run; the pods said: {said}")
+        logs = self._stack.container_logs(NAMESPACE)
+        destroyed = [line for log in logs.values() for line in log.splitlines() if "Destroy complete" in line]
+        _check(bool(destroyed), f"terraform destroy was run; there were the runs {sorted(logs)}")
         print(f"Terraform said: {destroyed[-1]}")
         left = [one for one in self._kubectl("get", f"{KINDS},pods,secrets,leases", "-o", "name").split() if _ours(one)]
         _check(not left, f"nothing is left; there is {left}")

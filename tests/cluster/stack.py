@@ -54,11 +54,16 @@ class Stack:
     def start(self) -> Self:
         """Starts what is not running, leaves the rest, and waits until all of it is ready."""
         packages.ensure(NEEDS)
+        say("the API server")
         self.control_plane.start((ETCD, APISERVER))
+        say("Outhaul's kinds, its namespace and its role")
         self.install()
         # The garbage collector looks for new kinds when it starts, and then every 30 seconds.
+        say("the controllers")
         self.control_plane.start()
+        say("a node, which stands in for a real one and runs pods as processes")
         self.start_kubelet()
+        say("the operator")
         self.start_operator()
         return self
 
@@ -105,7 +110,7 @@ class Stack:
             found.stop(grace=10)
         plane.service_account_kubeconfig(OPERATOR_NAMESPACE, OPERATOR_ACCOUNT, seconds=_TOKEN_SECONDS)
         (port,) = ports.free(1)
-        command = [sys.executable, "-m", "outhaul_operator", "--kubeconfig", self._operator_kubeconfig]
+        command = [sys.executable, "-m", "outhaul_operator", "--kubeconfig", str(self._operator_kubeconfig)]
         command += ["--operator-namespace", OPERATOR_NAMESPACE, "--agent-image", "outhaul-agent"]
         command += ["--liveness-port", str(port), *options]
         process = plane.processes.start(OPERATOR, command)
@@ -134,9 +139,18 @@ class Stack:
         self.start_operator(*options)
 
     def container_log(self, namespace: str, pod: str, container: str = "agent") -> str:
-        """What a container has printed so far."""
-        file = self.control_plane.root / "kubelet" / "logs" / f"{namespace}_{pod}_{container}.log"
+        """What a container has printed so far, also when its pod is gone."""
+        file = self._container_logs / f"{namespace}_{pod}_{container}.log"
         return file.read_text(errors="replace") if file.exists() else ""
+
+    def container_logs(self, namespace: str, container: str = "agent") -> dict[str, str]:
+        """What the containers of a name have printed, by pod, also of pods that are gone."""
+        files = self._container_logs.glob(f"{namespace}_*_{container}.log")
+        return {file.name.split("_")[1]: file.read_text(errors="replace") for file in files}
+
+    @property
+    def _container_logs(self) -> Path:
+        return self.control_plane.root / "kubelet" / "logs"
 
     @property
     def _operator_kubeconfig(self) -> Path:
