@@ -27,6 +27,9 @@ GENERATION_ANNOTATION = f"{GROUP}/generation"
 NUMBER_ANNOTATION = f"{GROUP}/run-number"
 """On a latest Secret: the number of its run; a run never replaces the outputs of one with a higher number."""
 
+PUBLISHED_ANNOTATION = f"{GROUP}/published-at"
+"""On a latest Secret: when it was last written (RFC 3339)."""
+
 PARTS_ANNOTATION = f"{GROUP}/parts"
 """On a latest Secret: over how many Secrets (`-1`, `-2` … after the first) the outputs are spread."""
 

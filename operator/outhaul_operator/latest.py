@@ -15,6 +15,7 @@ from outhaul_api.vocabulary import (
     MANAGER,
     NUMBER_ANNOTATION,
     PARTS_ANNOTATION,
+    PUBLISHED_ANNOTATION,
     RUN_ANNOTATION,
     Reason,
     SecretType,
@@ -31,7 +32,7 @@ from outhaul_operator.cluster import (
     RefusedError,
 )
 from outhaul_operator.guarded import NotOursError, guarded_read, ownership_tests
-from outhaul_operator.verdicts import StalledError, WaitingError
+from outhaul_operator.verdicts import StalledError, WaitingError, now
 
 
 async def publish_latest(
@@ -127,6 +128,7 @@ def _latest_annotations(action: AgentAction, parts: int) -> dict[str, str]:
         GENERATION_ANNOTATION: str(reference.generation),
         NUMBER_ANNOTATION: str(reference.number),
         PARTS_ANNOTATION: str(parts),
+        PUBLISHED_ANNOTATION: now(),
     }
 
 
