@@ -1,0 +1,44 @@
+"""Plays an agent of a far future, in a run's pod: it speaks protocol 99 and nothing else.
+
+It has the run's own certificate and answers the operator alone, as a real agent does, so what the operator finds
+wrong with it is the version.
+"""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from outhaul_grpc import layout, server
+from outhaul_grpc.v1 import agent_pb2 as pb
+from outhaul_grpc.v1.agent_pb2_grpc import AgentServicer, add_AgentServicer_to_server
+
+RUN = Path(layout.RUN_DIR)
+
+
+class Agent99(AgentServicer):
+    """Answers who it is; of everything else it knows nothing."""
+
+    async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:  # noqa: N802
+        """Says that it is this run's agent, and which protocol it speaks."""
+        del request, context
+        run_uid = json.loads((RUN / layout.RUN_FILE).read_text())["runUid"]
+        return pb.GetInfoResponse(run_uid=run_uid, agent_version="99.0", protocol_versions=[99])
+
+
+async def main() -> None:
+    """Serves until the pod goes."""
+    certificate, key, roots = (
+        (RUN / name).read_bytes() for name in (layout.CERTIFICATE_FILE, layout.KEY_FILE, layout.ROOTS_FILE)
+    )
+    running = server.create_server()
+    add_AgentServicer_to_server(Agent99(), running)
+    address = layout.socket_address(os.environ[layout.POD_IP_VARIABLE], layout.PORT)
+    running.add_secure_port(address, server.server_credentials(certificate=certificate, key=key, roots=roots))
+    await running.start()
+    await running.wait_for_termination()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
