@@ -7,6 +7,7 @@ left out there.
 """
 
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 from cluster import binaries, images, packages
 from cluster.images import Image
 from cluster.node import KUBELET, NEEDS, SCHEDULER, Node
+from cluster.objects import Objects
+from e2e.deployments import Deployment
 
 _EXISTING = "OUTHAUL_KUBECONFIG"
 
@@ -89,6 +92,44 @@ def operator_image(request: pytest.FixtureRequest, real_pods: Path) -> str:
 def terraform_image(request: pytest.FixtureRequest, real_pods: Path) -> str:
     """The name of the image with the agent and Terraform."""
     return _loaded(request, images.TERRAFORM, images.terraform)
+
+
+@pytest.fixture(scope="session")
+def outhaul(
+    node: Node, operator_image: str, agent_image: str, terraform_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    """The operator as a pod of the real node, from the manifests of `deploy/`; shared by all tests of the run."""
+    deployment = Deployment(
+        node.control_plane,
+        tmp_path_factory.mktemp("kustomize"),
+        operator_image=operator_image,
+        agent_image=agent_image,
+        terraform_image=terraform_image,
+    )
+    deployment.install()
+    yield deployment
+    deployment.uninstall()
+
+
+@pytest.fixture
+def tenant(outhaul: Deployment) -> Iterator[Objects]:
+    """A fresh namespace that is prepared for Terraform; let go after the test, in the background."""
+    objects = outhaul.tenant(f"tenant-{uuid.uuid4().hex[:10]}")
+    yield objects
+    _let_go(objects)
+
+
+@pytest.fixture
+def objects(outhaul: Deployment) -> Iterator[Objects]:
+    """A fresh namespace with nothing in it; let go after the test, in the background."""
+    objects = outhaul.namespace(f"plain-{uuid.uuid4().hex[:10]}")
+    yield objects
+    _let_go(objects)
+
+
+def _let_go(objects: Objects) -> None:
+    objects.abandon()
+    objects.control_plane.request("DELETE", f"/api/v1/namespaces/{objects.namespace}")
 
 
 def _loaded(request: pytest.FixtureRequest, name: str, build: Callable[[], Image]) -> str:

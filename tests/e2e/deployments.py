@@ -1,0 +1,196 @@
+"""Outhaul on the real node, installed as a user installs it: `kubectl apply -k`, with images of one's own.
+
+What `deploy/examples/operator` and `deploy/examples/terraform-tenant` say to copy and change is written here as
+kustomizations that name the repository's directories. Nothing else is done to the cluster.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cluster.controlplane import ControlPlane
+from cluster.errors import NotInTime
+from cluster.objects import Objects, condition_of
+from cluster.stack import OPERATOR_NAMESPACE, REPOSITORY, operator_user
+from cluster.waiting import until
+
+Json = dict[str, Any]
+
+OPERATOR_LABEL = "app.kubernetes.io/name=outhaul-operator"
+_HEAD = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+
+
+class Deployment:
+    """The operator as a pod, and what its users do beside it.
+
+    Args:
+        control_plane: a cluster whose node has the images.
+        folder: where kustomizations are written.
+        operator_image: the operator's image.
+        agent_image: the image of runs whose AgentConfigs name none.
+        terraform_image: the image of runs in namespaces that are prepared for Terraform.
+    """
+
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        folder: Path,
+        *,
+        operator_image: str,
+        agent_image: str,
+        terraform_image: str,
+    ) -> None:
+        self.control_plane = control_plane
+        self._folder = folder
+        self._operator_image, self._agent_image = operator_image, agent_image
+        self._terraform_image = terraform_image
+
+    def kubectl(self, *arguments: str, **options: Any) -> str:
+        """Runs kubectl as the cluster's administrator."""
+        return self.control_plane.kubectl(*arguments, **options)
+
+    # -- the operator
+
+    def install(self) -> None:
+        """Applies `deploy`, with the images of this machine, and waits until the operator's probes pass."""
+        # Other tests apply and delete it on the same cluster; a namespace takes its time to go.
+        path = f"/api/v1/namespaces/{OPERATOR_NAMESPACE}"
+        until(lambda: not self._is_going(path), what=f"{OPERATOR_NAMESPACE} of an earlier test to be gone", timeout=60)
+        # The API server is older than 1.25: see docs/install.md.
+        self.kubectl("apply", "--validate=false", "-k", str(self._operator_overlay()))
+        try:
+            self.wait_until_available()
+        except NotInTime as error:
+            raise NotInTime(f"{error}; the end of its log:\n{self.operator_log()[-4000:]}") from None
+
+    def uninstall(self) -> None:
+        """Deletes what `install` applied, and does not wait."""
+        self.kubectl("delete", "--wait=false", "--ignore-not-found", "-k", str(self._operator_overlay()))
+
+    def wait_until_available(self) -> None:
+        """Waits until the Deployment has its one pod, ready."""
+
+        def available() -> bool:
+            path = f"/apis/apps/v1/namespaces/{OPERATOR_NAMESPACE}/deployments/outhaul-operator"
+            deployment = self.control_plane.request("GET", path)
+            found = condition_of(deployment, "Available")
+            current = deployment["status"].get("observedGeneration") == deployment["metadata"]["generation"]
+            return current and found is not None and found["status"] == "True"
+
+        until(available, what="the operator to be available", timeout=90)
+
+    def operator_pod(self) -> Json:
+        """Waits until there is one pod of the operator, not on its way out, and returns it."""
+
+        def one() -> Json | None:
+            path = f"/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods?labelSelector={OPERATOR_LABEL}"
+            items: list[Json] = self.control_plane.request("GET", path)["items"]
+            left = [pod for pod in items if not pod["metadata"].get("deletionTimestamp")]
+            return left[0] if len(left) == 1 and left[0]["status"].get("containerStatuses") else None
+
+        return until(one, what="one pod of the operator", timeout=60)
+
+    def operator_log(self, *, previous: bool = False) -> str:
+        """What the operator has printed, or the container before its last restart."""
+        name = self.operator_pod()["metadata"]["name"]
+        return self.kubectl("logs", "-n", OPERATOR_NAMESPACE, name, *(["--previous"] if previous else []))
+
+    def refusals(self) -> list[str]:
+        """What the API server refused to the operator for want of rights."""
+        return [
+            f"{event['verb']} {event['requestURI']}"
+            for event in self.control_plane.audit_events(operator_user())
+            if event["responseStatus"]["code"] in {401, 403}
+        ]
+
+    # -- its users
+
+    def namespace(self, name: str) -> Objects:
+        """Makes a namespace with nothing in it."""
+        self.kubectl("create", "namespace", name)
+        return Objects(self.control_plane, name)
+
+    def tenant(self, name: str) -> Objects:
+        """Makes a namespace that is prepared for Terraform, after `deploy/examples/terraform-tenant`."""
+        image = {"op": "replace", "path": "/spec/image", "value": self._terraform_image}
+        folder = self._overlay(
+            name,
+            ["deploy/examples/terraform-tenant"],
+            namespace=name,
+            patches=[{"target": {"kind": "AgentConfig", "name": "default"}, "patch": yaml.safe_dump([image])}],
+        )
+        self.kubectl("apply", "-k", str(folder))
+        return Objects(self.control_plane, name)
+
+    def apply_sample(self, objects: Objects, path: str) -> None:
+        """Applies something under `samples/`, as its comments say."""
+        option = "-k" if (REPOSITORY / path).is_dir() else "-f"
+        self.kubectl("apply", "-n", objects.namespace, option, str(REPOSITORY / path))
+
+    def run_application(self, objects: Objects, manifest: str) -> str:
+        """Runs a pod to its end, as an application that uses outputs, and returns what it printed.
+
+        Args:
+            objects: its namespace.
+            manifest: the pod, as YAML.
+        """
+        name = yaml.safe_load(manifest)["metadata"]["name"]
+        self.kubectl("apply", "-n", objects.namespace, "-f", "-", stdin=manifest)
+
+        def phase(pod: Json) -> str | None:
+            found = pod.get("status", {}).get("phase")
+            return found if found in {"Succeeded", "Failed"} else None
+
+        ended = objects.until("Pod", name, phase, what="it has ended")
+        said = self.log(objects, name)
+        assert ended == "Succeeded", said
+        self.kubectl("delete", "pod", "-n", objects.namespace, name, "--force", "--grace-period=0")
+        objects.gone("Pod", name)
+        return said
+
+    def log(self, objects: Objects, pod: str) -> str:
+        """What a pod has printed."""
+        return self.kubectl("logs", "-n", objects.namespace, pod)
+
+    def printed(self, objects: Objects, pod: str, words: str) -> None:
+        """Waits until a pod has printed something."""
+        objects.until("Pod", pod, lambda one: one["status"].get("containerStatuses"), what="it has a container")
+        started = lambda one: one["status"]["phase"] != "Pending"  # noqa: E731
+        objects.until("Pod", pod, started, what="it has started")
+        until(lambda: words in self.log(objects, pod), what=f"pod {pod} to print {words!r}", interval=0.2)
+
+    # -- kustomizations
+
+    def _operator_overlay(self) -> Path:
+        name, _, tag = self._operator_image.rpartition(":")
+        variables = [{"name": "OUTHAUL_AGENT_IMAGE", "value": self._agent_image}]
+        patch = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "outhaul-operator", "namespace": OPERATOR_NAMESPACE},
+            "spec": {"template": {"spec": {"containers": [{"name": "operator", "env": variables}]}}},
+        }
+        return self._overlay(
+            "operator",
+            ["deploy"],
+            images=[{"name": "outhaul-operator", "newName": name, "newTag": tag}],
+            patches=[{"patch": yaml.safe_dump(patch)}],
+        )
+
+    def _overlay(self, name: str, resources: list[str], **fields: Any) -> Path:
+        """Writes a kustomization that changes directories of the repository, and returns its own directory."""
+        folder = self._folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        relative = [os.path.relpath(REPOSITORY / one, folder.resolve()) for one in resources]
+        (folder / "kustomization.yaml").write_text(json.dumps({**_HEAD, "resources": relative, **fields}))
+        return folder
+
+    def _is_going(self, path: str) -> bool:
+        names = self.control_plane.request("GET", "/api/v1/namespaces")["items"]
+        return any(
+            one["metadata"].get("deletionTimestamp")
+            for one in names
+            if f"/api/v1/namespaces/{one['metadata']['name']}" == path
+        )
