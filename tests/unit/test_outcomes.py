@@ -1,0 +1,220 @@
+"""Where an Installation stands: words for people, conditions for programs, as kstatus defines them."""
+
+import itertools
+from typing import Any
+
+import pytest
+from builders import action, installation, run
+from outhaul_api.common import Condition
+from outhaul_api.installation import InstallationStatus, RunReference
+from outhaul_api.vocabulary import Action, ActionPhase, InstallationPhase, Reason
+from outhaul_operator import outcomes
+from outhaul_operator.decisions import InFlight
+from outhaul_operator.outcomes import Outcome
+from outhaul_operator.verdicts import StalledError, WaitingError
+
+LONG_AGO = "2020-01-01T00:00:00Z"
+FAILED, SUCCEEDED, CANCELLED = ActionPhase.FAILED, ActionPhase.SUCCEEDED, ActionPhase.CANCELLED
+
+
+def standing(type_: str, status: str, reason: str = "Old", message: str = "old") -> Condition:
+    """Returns a condition that has stood for long."""
+    return Condition(type=type_, status=status, reason=reason, message=message, last_transition_time=LONG_AGO)
+
+
+def told(outcome: Outcome, newest: RunReference | None = None, *old: Condition) -> dict[str, tuple[str, str]]:
+    """Returns status and reason of each condition of an outcome."""
+    found = outcomes.conditions(list(old), outcome, newest, 7)
+    assert len({one.type for one in found}) == len(found)
+    assert InstallationStatus(conditions=found).conditions == found
+    return {one.type: (one.status, one.reason) for one in found}
+
+
+# -- while a run is under way
+
+
+def test_a_run_under_way_is_reconciling() -> None:
+    """The message names the run and what it does."""
+    outcome = outcomes.in_flight(InFlight(run(None), newer_is_due=False), None)
+    assert (outcome.phase, outcome.reason) == (InstallationPhase.RUNNING, Reason.IN_PROGRESS)
+    assert outcome.message == "run shop-1 is under way (install, generation 1)"
+    assert told(outcome) == {
+        "Ready": ("False", "InProgress"),
+        "Reconciling": ("True", "InProgress"),
+        "OutputsReady": ("False", "NoOutputs"),
+    }
+
+
+def test_a_newer_spec_waits() -> None:
+    """That a newer spec waits for the run in flight is its reason."""
+    assert outcomes.in_flight(InFlight(run(None), newer_is_due=True), None).reason is Reason.WAITING_FOR_RUN
+
+
+def test_a_run_that_cannot_start_says_why_on_its_installation() -> None:
+    """Whoever looks at the Installation sees what its run waits for."""
+    waiting = action(status={"phase": "Pending", "reason": "ImagePullFailed", "message": "no image"})
+    outcome = outcomes.in_flight(InFlight(run(None), newer_is_due=False), waiting)
+    assert outcome.reason is Reason.IMAGE_PULL_FAILED
+    assert outcome.message == "run shop-1 has not started: no image"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Running", "reason": "AgentUnreachable", "message": "x"},
+        {"phase": "Pending"},
+        {"phase": "Pending", "reason": "PodPending"},
+        {"phase": "Pending", "reason": "AReasonOfALaterVersion", "message": "x"},
+    ],
+)
+def test_a_run_that_is_well_or_speaks_of_something_unknown_is_under_way(status: dict[str, Any]) -> None:
+    """Only a run that has not started, for a reason that is known, is said to wait."""
+    outcome = outcomes.in_flight(InFlight(run(None), newer_is_due=False), action(status=status))
+    assert outcome.reason is Reason.IN_PROGRESS
+
+
+def test_outputs_stay_readable_during_an_upgrade() -> None:
+    """What was published before can be read on while a run is under way."""
+    upgrading = outcomes.in_flight(InFlight(run(None, Action.UPGRADE), newer_is_due=False), None)
+    newest = run(None, Action.UPGRADE)
+    found = outcomes.conditions([standing("OutputsReady", "True", "Published")], upgrading, newest, 7)
+    assert found[-1] == standing("OutputsReady", "True", "Published")
+
+
+# -- after it
+
+
+def test_a_success_is_ready() -> None:
+    """Ready and the outputs are true, and nothing else is there."""
+    outcome = outcomes.settled(run(), None, installation())
+    assert (outcome.phase, outcome.message) == (
+        InstallationPhase.SUCCEEDED,
+        "run shop-1 succeeded (install, generation 1)",
+    )
+    assert told(outcome, run(), standing("Reconciling", "True"), standing("Stalled", "True")) == {
+        "Ready": ("True", "Succeeded"),
+        "OutputsReady": ("True", "Published"),
+    }
+
+
+def test_a_failure_is_stalled() -> None:
+    """The message quotes the run and says what to do next."""
+    failed = action(status={"phase": "Failed", "message": "apply: exit code 3"})
+    outcome = outcomes.settled(run(FAILED), failed, installation())
+    assert outcome.phase is InstallationPhase.FAILED
+    assert outcome.message == (
+        "run shop-1 (install) has failed: apply: exit code 3. "
+        "Then change the spec, or set the annotation outhaul.dev/retry to a new value."
+    )
+    assert told(outcome, run(FAILED)) == {
+        "Ready": ("False", "RunFailed"),
+        "Stalled": ("True", "RunFailed"),
+        "OutputsReady": ("False", "NoOutputs"),
+    }
+
+
+def test_a_failed_uninstall_says_how_to_give_up() -> None:
+    """Its reason is its own, and the way out of a deletion that does not end is named."""
+    outcome = outcomes.settled(run(FAILED, Action.UNINSTALL), action(), installation())
+    assert outcome.reason is Reason.UNINSTALL_FAILED
+    assert "deletionPolicy Orphan gives up" in outcome.message
+
+
+def test_a_failure_without_words_says_so() -> None:
+    """No message ends in `None`."""
+    message = outcomes.settled(run(FAILED), action(status={"phase": "Failed"}), installation()).message
+    assert "has failed: it does not say why." in message
+
+
+def test_a_run_that_was_deleted_is_cancelled() -> None:
+    """A run whose AgentAction somebody deleted is told as such."""
+    message = outcomes.settled(run(CANCELLED), None, installation()).message
+    assert message.startswith("run shop-1 (install) was cancelled: its AgentAction was deleted.")
+
+
+def test_what_a_failed_run_said_stays() -> None:
+    """After the AgentAction was cleaned up, its words stand on the Installation on."""
+    said = standing("Ready", "False", "RunFailed", "run shop-1 (install) has failed: exit code 3.").to_json()
+    outcome = outcomes.settled(run(FAILED), None, installation(status={"conditions": [said]}))
+    assert outcome.message == "run shop-1 (install) has failed: exit code 3."
+
+
+def test_an_older_success_stays_readable_after_a_failure() -> None:
+    """A failed upgrade does not take away the outputs of the run before."""
+    failed = outcomes.settled(run(FAILED, Action.UPGRADE), action(), installation())
+    assert told(failed, run(FAILED, Action.UPGRADE), standing("OutputsReady", "True", "Published"))["OutputsReady"] == (
+        "True",
+        "Published",
+    )
+
+
+# -- without a run
+
+
+def test_what_needs_a_person_is_stalled() -> None:
+    """A verdict that only a person can mend is failure."""
+    outcome = outcomes.stalled(StalledError(Reason.UNKNOWN_ENGINE, "use another"))
+    assert (outcome.phase, outcome.message) == (InstallationPhase.FAILED, "use another")
+    assert told(outcome)["Stalled"] == ("True", "UnknownEngine")
+
+
+def test_what_will_come_is_reconciling() -> None:
+    """A verdict that time may mend is no failure."""
+    outcome = outcomes.waiting(WaitingError(Reason.AGENT_CONFIG_NOT_FOUND, "create it"))
+    assert (outcome.phase, outcome.message) == (InstallationPhase.PENDING, "create it")
+    assert told(outcome)["Reconciling"] == ("True", "AgentConfigNotFound")
+
+
+def test_an_uninstalled_one_is_ready_and_has_no_outputs() -> None:
+    """What `spec.uninstalled` asks for is there; there is nothing to read any more."""
+    newest = run(SUCCEEDED, Action.UNINSTALL)
+    assert told(outcomes.uninstalled("as asked"), newest, standing("OutputsReady", "True")) == {
+        "Ready": ("True", "Uninstalled"),
+        "OutputsReady": ("False", "NoOutputs"),
+    }
+
+
+@pytest.mark.parametrize("reason", [Reason.SECRET_CONFLICT, Reason.TEMPLATE_FAILED, Reason.OUTPUT_TOO_LARGE])
+def test_outputs_that_cannot_be_shown_are_not_ready(reason: Reason) -> None:
+    """A latest Secret that cannot be written is no Secret to read, though the run has succeeded."""
+    outcome = outcomes.stalled(StalledError(reason, "words"))
+    assert told(outcome, run(), standing("OutputsReady", "True"))["OutputsReady"] == ("False", str(reason))
+
+
+# -- whatever it is
+
+
+OUTCOMES = [
+    outcomes.in_flight(InFlight(run(None), newer_is_due=False), None),
+    outcomes.settled(run(), None, installation()),
+    outcomes.settled(run(FAILED), action(), installation()),
+    outcomes.stalled(StalledError(Reason.INVALID_SPEC, "x" * 9000)),
+    outcomes.waiting(WaitingError(Reason.POD_REFUSED, "x" * 9000)),
+    outcomes.uninstalled("words"),
+]
+
+
+def test_conditions_follow_kstatus() -> None:
+    """Exactly one of ready, reconciling and stalled holds; the two latter are there only while they are true."""
+    for outcome, newest in itertools.product(OUTCOMES, [None, run(), run(FAILED), run(None)]):
+        found = told(outcome, newest, standing("Reconciling", "True"), standing("Stalled", "True"))
+        true = [type_ for type_ in ("Ready", "Reconciling", "Stalled") if found.get(type_, ("", ""))[0] == "True"]
+        assert len(true) == 1
+        assert {type_ for type_, (status, _) in found.items() if status == "False"} <= {"Ready", "OutputsReady"}
+
+
+def test_a_condition_keeps_its_time_while_it_stays() -> None:
+    """A new reason or message is no transition; a new status is one."""
+    outcome = outcomes.stalled(StalledError(Reason.INVALID_SPEC, "new words"))
+    old = [standing("Ready", "False"), standing("Stalled", "True"), standing("OutputsReady", "False", "NoOutputs")]
+    for one in outcomes.conditions(old, outcome, None, 7):
+        assert one.last_transition_time == LONG_AGO, one.type
+    changed = outcomes.conditions([standing("Ready", "True")], outcome, None, 7)[0]
+    assert changed.last_transition_time != LONG_AGO
+
+
+def test_conditions_speak_of_their_generation() -> None:
+    """What is decided now is said of the generation that was looked at, or `kubectl wait` would believe too soon."""
+    for outcome in OUTCOMES:
+        ready = outcomes.conditions([], outcome, None, 7)[0]
+        assert (ready.type, ready.observed_generation) == ("Ready", 7)
