@@ -12,11 +12,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation, RunReference
-from outhaul_api.vocabulary import DIGEST_ANNOTATION, RETRY_ANNOTATION, Action, ActionPhase, DeletionPolicy
+from outhaul_api.vocabulary import (
+    DIGEST_ANNOTATION,
+    INPUTS_ANNOTATION,
+    RECOLLECT_ANNOTATION,
+    RETRY_ANNOTATION,
+    Action,
+    ActionPhase,
+    DeletionPolicy,
+    Reason,
+)
 from outhaul_operator import decisions
 from outhaul_operator.decisions import Absent, Decision, Due, InFlight, Settled, decide
 
-INSTALL, UPGRADE, UNINSTALL = Action.INSTALL, Action.UPGRADE, Action.UNINSTALL
+INSTALL, UPGRADE, UNINSTALL, RECOLLECT = Action.INSTALL, Action.UPGRADE, Action.UNINSTALL, Action.RECOLLECT
 SUCCEEDED, FAILED, CANCELLED = ActionPhase.SUCCEEDED, ActionPhase.FAILED, ActionPhase.CANCELLED
 
 SPEC = {"parameters": {"size": 1}}
@@ -35,21 +44,26 @@ class Case:
     changed: bool = False
     retry: str | None = None
     had_success: bool = True
+    recollect: str | None = None
+    inputs: str | None = None
+    compare_inputs: bool = True
 
     def decide(self) -> Decision:
         """Asks for the decision."""
         metadata: dict[str, Any] = {}
         if self.deleting:
             metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        if self.retry is not None:
-            metadata["annotations"] = {RETRY_ANNOTATION: self.retry}
+        tokens = {RETRY_ANNOTATION: self.retry, RECOLLECT_ANNOTATION: self.recollect}
+        metadata["annotations"] = {key: token for key, token in tokens.items() if token is not None}
         spec = {
             **(OTHER_SPEC if self.changed else SPEC),
             "uninstalled": self.uninstalled,
             "deletionPolicy": "Orphan" if self.orphan else "Delete",
         }
         status = {"lastSucceeded": run(digest=DIGEST).to_json()} if self.had_success else {}
-        return decide(installation(spec, status, **metadata), self.newest)
+        return decide(
+            installation(spec, status, **metadata), self.newest, self.inputs, compare_inputs=self.compare_inputs
+        )
 
     @property
     def to_uninstall(self) -> bool:
@@ -127,6 +141,41 @@ TABLE: list[tuple[str, Case, Decision]] = [
     ("uninstall failed, deleting, given up", Case(newest(UNINSTALL, FAILED), deleting=True, orphan=True), Absent()),
     ("uninstall failed, wanted again", Case(newest(UNINSTALL, FAILED)), Due(UPGRADE)),
 
+    ("other inputs", Case(newest(INSTALL, SUCCEEDED, inputs="i"), inputs="j"), Due(UPGRADE)),
+    ("the same inputs", Case(newest(INSTALL, SUCCEEDED, inputs="i"), inputs="i"),
+     Settled(newest(INSTALL, SUCCEEDED, inputs="i"))),
+    ("no inputs any more", Case(newest(INSTALL, SUCCEEDED, inputs="i")), Due(UPGRADE)),
+    ("other inputs after a failure", Case(newest(INSTALL, FAILED, inputs="i"), inputs="j"), Due(UPGRADE)),
+    ("inputs that cannot be told", Case(newest(INSTALL, SUCCEEDED, inputs="i"), inputs="j", compare_inputs=False),
+     Settled(newest(INSTALL, SUCCEEDED, inputs="i"))),
+    ("uninstalled, other inputs", Case(newest(UNINSTALL, SUCCEEDED, inputs="i"), uninstalled=True, inputs="j"),
+     Absent()),
+    ("uninstall failed, other inputs", Case(newest(UNINSTALL, FAILED, inputs="i"), deleting=True, inputs="j"),
+     Settled(newest(UNINSTALL, FAILED, inputs="i"))),
+    ("installing, other inputs", Case(newest(INSTALL, None, inputs="i"), inputs="j"),
+     InFlight(newest(INSTALL, None, inputs="i"), newer_is_due=True)),
+
+    ("to be read again", Case(newest(INSTALL, SUCCEEDED), recollect="a"), Due(RECOLLECT)),
+    ("to be read again, with the same token", Case(newest(INSTALL, SUCCEEDED, recollect="a"), recollect="a"),
+     Settled(newest(INSTALL, SUCCEEDED, recollect="a"))),
+    ("read again", Case(newest(RECOLLECT, SUCCEEDED, recollect="a"), recollect="a"),
+     Settled(newest(RECOLLECT, SUCCEEDED, recollect="a"))),
+    ("read again, and once more", Case(newest(RECOLLECT, FAILED, recollect="a"), recollect="b"), Due(RECOLLECT)),
+    ("read again, changed", Case(newest(RECOLLECT, FAILED, recollect="a"), recollect="a", changed=True), Due(UPGRADE)),
+    ("read again, deleted", Case(newest(RECOLLECT, SUCCEEDED), deleting=True), Due(UNINSTALL)),
+    ("to be read again and changed", Case(newest(INSTALL, SUCCEEDED), recollect="a", changed=True), Due(UPGRADE)),
+    ("to be read again, not installed", Case(newest(INSTALL, FAILED), recollect="a"), Settled(newest(INSTALL, FAILED))),
+    ("to be read again, uninstalled", Case(newest(UNINSTALL, SUCCEEDED), uninstalled=True, recollect="a"), Absent()),
+    ("to be read again, uninstall failed", Case(newest(UNINSTALL, FAILED), uninstalled=True, recollect="a"),
+     Settled(newest(UNINSTALL, FAILED))),
+    ("to be read again, installing", Case(newest(INSTALL, None), recollect="a"),
+     InFlight(newest(INSTALL, None), newer_is_due=False)),
+    ("outputs lost", Case(newest(INSTALL, FAILED, outputs_lost=True), had_success=False), Due(RECOLLECT)),
+    ("outputs lost, changed", Case(newest(UPGRADE, FAILED, outputs_lost=True), changed=True), Due(UPGRADE)),
+    ("outputs lost, deleted", Case(newest(INSTALL, FAILED, outputs_lost=True), deleting=True), Due(UNINSTALL)),
+    ("outputs lost again", Case(newest(RECOLLECT, FAILED, outputs_lost=True)),
+     Settled(newest(RECOLLECT, FAILED, outputs_lost=True))),
+
     ("installing", Case(newest(INSTALL, None)), InFlight(newest(INSTALL, None), newer_is_due=False)),
     ("installing, changed", Case(newest(INSTALL, None), changed=True),
      InFlight(newest(INSTALL, None), newer_is_due=True)),
@@ -152,43 +201,45 @@ def test_what_is_due(case: Case, expected: Decision) -> None:
 
 def every_case() -> Iterator[Case]:
     """Yields every combination of a newest run and what is wanted."""
-    runs = [None, NEVER_STARTED, *IN_FLIGHT, *ENDED, *(one.model_copy(update={"retry": "a"}) for one in ENDED)]
+    lost = newest(INSTALL, FAILED, outputs_lost=True)
+    runs = [None, NEVER_STARTED, lost, *IN_FLIGHT, *ENDED, *(one.model_copy(update={"retry": "a"}) for one in ENDED)]
     flags = itertools.product((False, True), repeat=5)
     for one, (deleting, orphan, uninstalled, changed, had_success) in itertools.product(runs, list(flags)):
-        for retry in (None, "a", "b"):
-            yield Case(one, deleting, orphan, uninstalled, changed, retry, had_success)
+        for retry, recollect, inputs in itertools.product((None, "a", "b"), (None, "a"), (None, "i")):
+            yield Case(one, deleting, orphan, uninstalled, changed, retry, had_success, recollect, inputs)
 
 
-CASES = list(every_case())
+@pytest.fixture(scope="module")
+def decided() -> list[tuple[Case, Decision]]:
+    """Every combination with its decision."""
+    return [(case, case.decide()) for case in every_case()]
 
 
-def test_nothing_starts_beside_a_run_in_flight() -> None:
+def test_nothing_starts_beside_a_run_in_flight(decided: list[tuple[Case, Decision]]) -> None:
     """While a run has not ended, the decision is to wait for it, whatever is wanted."""
-    for case in CASES:
+    for case, decision in decided:
         if case.newest is not None and case.newest.phase is None:
-            assert isinstance(case.decide(), InFlight), case
+            assert isinstance(decision, InFlight), case
 
 
-def test_only_what_is_wanted_starts() -> None:
+def test_only_what_is_wanted_starts(decided: list[tuple[Case, Decision]]) -> None:
     """Where nothing is wanted only an uninstall can start, and where something is wanted never one."""
-    for case in CASES:
-        decision = case.decide()
+    for case, decision in decided:
         if isinstance(decision, Due):
             assert (decision.action is UNINSTALL) == case.to_uninstall, case
 
 
-def test_an_orphans_deletion_starts_nothing() -> None:
+def test_an_orphans_deletion_starts_nothing(decided: list[tuple[Case, Decision]]) -> None:
     """With policy Orphan a deletion waits for the run in flight, and then ends."""
-    for case in CASES:
+    for case, decision in decided:
         if case.deleting and case.orphan:
-            decision = case.decide()
             assert isinstance(decision, Absent) or (isinstance(decision, InFlight) and not decision.newer_is_due), case
 
 
-def test_nothing_is_forgotten_before_it_is_uninstalled() -> None:
+def test_nothing_is_forgotten_before_it_is_uninstalled(decided: list[tuple[Case, Decision]]) -> None:
     """With policy Delete the end comes after a successful uninstall, or where nothing was ever started."""
-    for case in CASES:
-        if isinstance(case.decide(), Absent) and not (case.deleting and case.orphan):
+    for case, decision in decided:
+        if isinstance(decision, Absent) and not (case.deleting and case.orphan):
             assert case.to_uninstall, case
             assert (
                 case.newest is None
@@ -197,14 +248,25 @@ def test_nothing_is_forgotten_before_it_is_uninstalled() -> None:
             ), case
 
 
-def test_what_has_ended_starts_again_only_for_a_reason() -> None:
+def test_what_has_ended_starts_again_only_for_a_reason(decided: list[tuple[Case, Decision]]) -> None:
     """A run that has ended is the last one while spec, retry token and direction stay the same."""
-    for case in CASES:
+    for case, decision in decided:
         one = case.newest
-        if one is None or one.phase is None or case.changed or case.retry not in {None, one.retry}:
+        if one is None or one.phase is None or case.changed or case.retry not in {None, one.retry} or case.inputs:
             continue
-        if (one.action is UNINSTALL) == case.to_uninstall:
-            assert not isinstance(case.decide(), Due), case
+        if (one.action is UNINSTALL) == case.to_uninstall and not case.recollect and not one.outputs_lost:
+            assert not isinstance(decision, Due), case
+
+
+def test_outputs_are_read_again_of_what_is_there(decided: list[tuple[Case, Decision]]) -> None:
+    """Reading again never follows an uninstall, never takes the place of a run that is due, and never of the end."""
+    for case, decision in decided:
+        if decision == Due(RECOLLECT):
+            assert case.newest is not None, case
+            assert case.newest.action is not UNINSTALL, case
+            assert not case.to_uninstall, case
+            assert not case.changed, case
+            assert case.newest.phase is SUCCEEDED or case.newest.outputs_lost or case.newest.action is RECOLLECT, case
 
 
 # -- the digest
@@ -264,7 +326,12 @@ def existing(number: int, phase: str | None = None, uid: str = UID, *, controlle
         {"phase": phase, "finishedAt": "2026-01-01T00:00:00Z"} if phase is not None else {},
         name=f"shop-{number}",
         ownerReferences=owned_by_installation(uid, controller=controller),
-        annotations={DIGEST_ANNOTATION: "d", RETRY_ANNOTATION: "a"},
+        annotations={
+            DIGEST_ANNOTATION: "d",
+            INPUTS_ANNOTATION: "i",
+            RETRY_ANNOTATION: "a",
+            RECOLLECT_ANNOTATION: "b",
+        },
     )
 
 
@@ -283,7 +350,9 @@ def test_a_run_says_what_its_installation_needs_to_know() -> None:
         name="shop-7",
         number=7,
         generation=7,
+        inputs="i",
         retry="a",
+        recollect="b",
         finished_at="2026-01-01T00:00:00Z",
     )
 
@@ -375,6 +444,7 @@ class Life(RuleBasedStateMachine):
         self.actions: dict[str, AgentAction] = {}
         self.numbers: list[int] = []
         self.used: set[str] = set()
+        self.inputs = 0
         self.installed = False
         """Whether a run has started something that no uninstall has taken away."""
 
@@ -408,7 +478,18 @@ class Life(RuleBasedStateMachine):
     @rule(token=st.sampled_from(["", "a", "b"]))
     def retry(self, token: str) -> None:
         """Somebody asks for another run, with a token that was used before perhaps."""
-        self.stored.annotations = {RETRY_ANNOTATION: token}
+        self.stored.annotations[RETRY_ANNOTATION] = token
+
+    @precondition(lambda self: not self.stored.gone)
+    @rule(token=st.sampled_from(["", "a", "b"]))
+    def recollect(self, token: str) -> None:
+        """Somebody asks for the outputs to be read again."""
+        self.stored.annotations[RECOLLECT_ANNOTATION] = token
+
+    @rule(inputs=st.integers(0, 1))
+    def change_inputs(self, inputs: int) -> None:
+        """What the Installation uses of others changes."""
+        self.inputs = inputs
 
     @precondition(lambda self: not self.stored.gone and not self.stored.deleting)
     @rule()
@@ -442,13 +523,12 @@ class Life(RuleBasedStateMachine):
         return [one for one in self.actions.values() if one.status.phase is None or not one.status.phase.is_final]
 
     @precondition(lambda self: self.in_flight())
-    @rule(phase=st.sampled_from([SUCCEEDED, FAILED, CANCELLED]))
-    def end_run(self, phase: ActionPhase) -> None:
-        """The run in flight ends."""
+    @rule(phase=st.sampled_from([SUCCEEDED, FAILED, CANCELLED]), reason=st.sampled_from([None, Reason.OUTPUTS_LOST]))
+    def end_run(self, phase: ActionPhase, reason: Reason | None = None) -> None:
+        """The run in flight ends, and its outputs are lost perhaps."""
         (one,) = self.in_flight()
-        self.actions[one.metadata.name] = one.model_copy(
-            update={"status": one.status.model_copy(update={"phase": phase})}
-        )
+        news = {"phase": phase, "reason": reason if phase is FAILED else None}
+        self.actions[one.metadata.name] = one.model_copy(update={"status": one.status.model_copy(update=news)})
         if one.spec.action is UNINSTALL and phase is SUCCEEDED:
             self.installed = False
 
@@ -460,7 +540,7 @@ class Life(RuleBasedStateMachine):
         """The operator makes a pass; it dies, perhaps, before it has written the status."""
         seen = self.stored.read()
         newest_one, _ = decisions.newest_run(seen, self.actions.values())
-        decision = decide(seen, newest_one)
+        decision = self.decide(seen, newest_one)
         if isinstance(decision, Due):
             newest_one = self.create(seen, newest_one, decision.action)
         if isinstance(decision, Absent) and seen.metadata.deletion_timestamp is not None:
@@ -469,16 +549,21 @@ class Life(RuleBasedStateMachine):
         elif not dies:
             self.write_status(newest_one)
 
+    def decide(self, seen: Installation, newest_one: RunReference | None) -> Decision:
+        """Asks for the decision."""
+        return decide(seen, newest_one, str(self.inputs), compare_inputs=True)
+
     def create(self, seen: Installation, newest_one: RunReference | None, due: Action) -> RunReference:
         """Creates a run as the operator does."""
-        reference = decisions.next_run(seen, newest_one, due)
+        assert due is not RECOLLECT or self.installed, "there is nothing to read"
+        reference = decisions.next_run(seen, newest_one, due, str(self.inputs))
         assert reference.name not in self.used, "an old run would be taken for the new one"
         self.used.add(reference.name)
         self.numbers.append(reference.number)
         self.installed = self.installed or due is not UNINSTALL
-        annotations = {DIGEST_ANNOTATION: reference.digest}
-        if reference.retry is not None:
-            annotations[RETRY_ANNOTATION] = reference.retry
+        annotations = {DIGEST_ANNOTATION: reference.digest, INPUTS_ANNOTATION: str(self.inputs)}
+        tokens = {RETRY_ANNOTATION: reference.retry, RECOLLECT_ANNOTATION: reference.recollect}
+        annotations |= {key: token for key, token in tokens.items() if token is not None}
         self.actions[reference.name] = action(
             {
                 "action": due.value,
@@ -519,11 +604,10 @@ class Life(RuleBasedStateMachine):
             return
         seen = self.stored.read()
         newest_one, _ = decisions.newest_run(seen, self.actions.values())
-        decision = decide(seen, newest_one)
+        decision = self.decide(seen, newest_one)
         if isinstance(decision, Due):
-            reference = decisions.next_run(seen, newest_one, decision.action)
-            assert isinstance(decide(seen, reference), InFlight)
-            assert decide(seen, reference) == InFlight(reference, newer_is_due=False)
+            reference = decisions.next_run(seen, newest_one, decision.action, str(self.inputs))
+            assert self.decide(seen, reference) == InFlight(reference, newer_is_due=False)
 
     def teardown(self) -> None:
         """Left alone, with runs that succeed, it settles at what is wanted; deleted, it goes."""
@@ -540,8 +624,8 @@ class Life(RuleBasedStateMachine):
         assert len(self.numbers) == created, "it does not come to rest"
         assert not self.in_flight()
         seen = self.stored.read()
-        assert not self.stored.deleting or isinstance(decide(seen, seen.status.action), Settled)
+        assert not self.stored.deleting or isinstance(self.decide(seen, seen.status.action), Settled)
 
 
 TestLife = Life.TestCase
-TestLife.settings = hypothesis.settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestLife.settings = hypothesis.settings(max_examples=100, stateful_step_count=25, deadline=None)
