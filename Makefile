@@ -61,4 +61,5 @@ down: $(READY) ## Stop what `make up` has started, and remove it
 
 .PHONY: test
 test: check ## Lint and types, then all tests: unit, wire, integration and end to end
+	@$(CLUSTER) prepare
 	$(BIN)/pytest tests/unit tests/wire tests/integration tests/e2e

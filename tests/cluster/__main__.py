@@ -5,9 +5,11 @@ import signal
 import sys
 from pathlib import Path
 
-from cluster import background, binaries, demo
+from cluster import background, binaries, demo, packages, stack
 from cluster.controlplane import ControlPlane
 from cluster.errors import ClusterError
+from cluster.node import KUBELET, SCHEDULER, Node
+from cluster.node import NEEDS as NODE_NEEDS
 from cluster.progress import say
 
 
@@ -22,6 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     serve.add_argument("--bind", default="127.0.0.1", help="the API server's address (default: %(default)s)")
     serve.add_argument("--advertise", help="the API server's address to pods")
     serve.add_argument("--audit", action="store_true", help="log each request")
+    commands.add_parser("prepare", help="get ahead, in one go, what all tests need and this machine lacks")
     commands.add_parser("demo", help="install samples/terraform on a cluster of its own, show it, and clean up")
     for name, what in (
         ("up", "start a cluster and the operator in the background, or what of it is not running"),
@@ -50,6 +53,8 @@ def _run(options: argparse.Namespace) -> None:
     if options.command == "build":
         for name, path in binaries.ensure(*(options.names or binaries.ALL)).items():
             print(f"{name}: {path}")
+    elif options.command == "prepare":
+        _prepare()
     elif options.command == "demo":
         demo.run()
     elif options.command == "up":
@@ -58,6 +63,17 @@ def _run(options: argparse.Namespace) -> None:
         background.down(options.root)
     else:
         _serve(options)
+
+
+def _prepare() -> None:
+    """Packages and programs; the programs in one build, since two take longer."""
+    packages.ensure(stack.NEEDS)
+    reason = Node.available()
+    if reason:
+        say(f"no real node will be tested: {reason}")
+    else:
+        packages.ensure(NODE_NEEDS)
+    binaries.ensure(*binaries.CONTROL_PLANE, *([] if reason else [KUBELET, SCHEDULER]))
 
 
 def _serve(options: argparse.Namespace) -> None:

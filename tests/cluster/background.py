@@ -24,7 +24,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def up(root: Path = ROOT) -> None:
     """Starts what is not running, leaves the rest, and says how to use it."""
     root = root.absolute()
-    if root.exists() and any(root.iterdir()) and not _is_ours(root):
+    if root.exists() and not _is_ours(root):
         raise ClusterError(f"{root} holds something else: name an empty directory, or one that does not exist")
     with _alone(root):
         plane = ControlPlane(root, detached=True)
@@ -88,7 +88,9 @@ def _alone(root: Path) -> Iterator[None]:
 
 
 def _is_ours(root: Path) -> bool:
-    return (root / "ports.json").is_file() and (root / "run").is_dir()
+    """Whether a directory was made by `up`, if only begun."""
+    found = {path.name for path in root.iterdir()}
+    return not found or {"log", "run"} <= found
 
 
 def _usage(root: Path, url: str) -> str:

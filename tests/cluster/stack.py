@@ -1,12 +1,12 @@
 """Outhaul on a cluster of its own, as processes: for the tests, the demo and `make up`."""
 
 import base64
+import http
+import http.client
 import json
 import os
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Self
 
@@ -117,11 +117,14 @@ class Stack:
 
         def healthy() -> bool:
             _check(process)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
-                    return bool(answer.status == 200)
-            except (urllib.error.URLError, TimeoutError, ConnectionError):
+                connection.request("GET", "/healthz")
+                return connection.getresponse().status == http.HTTPStatus.OK
+            except (OSError, http.client.HTTPException):
                 return False
+            finally:
+                connection.close()
 
         waiting.until(healthy, what="the operator to be healthy", timeout=60)
         return process
