@@ -17,8 +17,8 @@ from outhaul_operator import encoding, names
 from outhaul_operator.agents import Output
 from outhaul_operator.verdicts import StalledError
 
-_FUEL = 1_000_000
-"""What one template may use; a plain one of a few lines needs hundreds."""
+_FUEL = 100_000
+"""What one template may use; a plain one of a few lines needs hundreds, one that copies 1 MiB some 20,000."""
 
 
 def contents(outputs: Sequence[Output], wanted: Outputs) -> dict[str, bytes]:
@@ -93,6 +93,8 @@ def _render(key: str, template: str, variables: dict[str, object]) -> bytes:
     environment = minijinja.Environment(
         undefined_behavior="strict", fuel=_FUEL, pycompat=False, keep_trailing_newline=True, finalizer=_shown
     )
+    # Adds lists in quadratic time, and the fuel does not notice.
+    environment.remove_filter("sum")
     where = f"spec.outputs.template {key!r}"
     # `self` is the name of an argument of the method; like every output it is in `outputs` as well.
     given = {**variables, "outputs": variables}
@@ -112,6 +114,8 @@ def _render(key: str, template: str, variables: dict[str, object]) -> bytes:
         raise StalledError(
             Reason.TEMPLATE_FAILED, f"{where}: line {error.line}: {what}; correct the template"
         ) from None
+    except RecursionError:
+        raise StalledError(Reason.TEMPLATE_FAILED, f"{where}: it shows a value that is nested too deeply") from None
 
 
 def _shown(value: object) -> object:
