@@ -270,7 +270,7 @@ class Cluster:
     async def list_metadata(self, kind: Kind, namespace: str) -> tuple[Objects, str]:
         """Returns the metadata of a namespace's objects, without what they hold, and where to watch on from."""
         answer = await self._json("GET", kind, namespace, accept=_METADATA_LIST)
-        return answer["items"], answer["metadata"]["resourceVersion"]
+        return answer["items"] or [], answer["metadata"]["resourceVersion"]
 
     async def watch_metadata(self, kind: Kind, namespace: str, version: str) -> AsyncIterator[Object]:
         """Yields watch events with the objects' metadata alone, until the server ends the stream.
@@ -290,11 +290,13 @@ class Cluster:
         url = self._url(kind, namespace, query=query)
         response = await self._request("GET", url, None, {"Accept": accept}, what, timeout_s=_WATCH_S + 30)
         async with response:
-            if response.status != 200:  # noqa: PLR2004
-                raise _error(what, response.status, await response.read())
             try:
+                if response.status != 200:  # noqa: PLR2004
+                    raise _error(what, response.status, await response.read())
                 async for line in response.content:
-                    event: Object = json.loads(line)
+                    event = _parsed(line)
+                    if event is None or not {"type", "object"} <= event.keys():
+                        raise UnavailableError(what, response.status, "an event of the watch is none")
                     yield event
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 raise UnavailableError(what, 0, type(error).__name__) from error

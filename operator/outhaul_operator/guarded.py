@@ -6,7 +6,7 @@ it is answered with the object where the tests hold, and with an error that show
 
 from outhaul_api.vocabulary import SecretType
 
-from outhaul_operator.cluster import UNPROCESSABLE, Cluster, Kind, Object, RefusedError
+from outhaul_operator.cluster import UNPROCESSABLE, Cluster, Kind, NotFoundError, Object, RefusedError
 
 
 class NotOursError(Exception):
@@ -35,3 +35,12 @@ def ownership_tests(type_: SecretType, owner_uid: str) -> list[Object]:
         {"op": "test", "path": "/type", "value": type_},
         {"op": "test", "path": "/metadata/ownerReferences/0/uid", "value": owner_uid},
     ]
+
+
+async def guarded_delete(cluster: Cluster, namespace: str, name: str, type_: SecretType, owner_uid: str) -> None:
+    """Deletes a Secret that is ours; a foreign one, and one that is gone, is left alone."""
+    try:
+        existing = await guarded_read(cluster, namespace, name, type_, owner_uid)
+    except (NotFoundError, NotOursError):
+        return
+    await cluster.delete(Kind.SECRET, namespace, name, uid=existing["metadata"]["uid"])

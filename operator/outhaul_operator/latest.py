@@ -6,7 +6,7 @@ its name that is not the Installation's is never touched.
 
 from collections.abc import Mapping
 
-from outhaul_api.agentaction import AgentAction
+from outhaul_api.agentaction import AgentAction, InstallationReference
 from outhaul_api.vocabulary import (
     API_VERSION,
     GENERATION_ANNOTATION,
@@ -31,12 +31,15 @@ from outhaul_operator.cluster import (
     Object,
     RefusedError,
 )
-from outhaul_operator.guarded import NotOursError, guarded_read, ownership_tests
+from outhaul_operator.guarded import NotOursError, guarded_delete, guarded_read, ownership_tests
 from outhaul_operator.verdicts import StalledError, WaitingError, now
+
+_MOST_PARTS = 128
+"""More than the agent's outputs can ever need: see outhaul_grpc.protocol.MAX_TOTAL_BYTES."""
 
 
 async def publish_latest(
-    cluster: Cluster, action: AgentAction, name: str, data: Mapping[str, bytes], *, expect: bool
+    cluster: Cluster, action: AgentAction, name: str, data: Mapping[str, bytes], *, newest: int, expect: bool
 ) -> None:
     """Makes the latest Secret hold `data`, unless it shows a newer run.
 
@@ -48,6 +51,7 @@ async def publish_latest(
         action: The run; it must belong to an Installation.
         name: The latest Secret's name.
         data: What it is to hold: see `contents`.
+        newest: The number of the Installation's newest run: a Secret that says it shows a newer one was edited.
         expect: Whether there is one already, as far as is known: it saves a request, and is no more than a guess.
 
     Raises:
@@ -63,53 +67,47 @@ async def publish_latest(
     before = 0
     for index in reversed(range(len(shards))):
         part = name + (f"-{index}" if index else "")
-        parts = await _write_latest(cluster, action, part, shards[index], len(shards), expect=expect and index == 0)
+        latest = _latest(action, part, shards[index], len(shards))
+        parts = await _write_latest(cluster, action, latest, newest=newest, expect=expect and index == 0)
         before = max(before, parts)
-    for index in range(len(shards), before):
-        await cluster.delete(Kind.SECRET, action.metadata.namespace, f"{name}-{index}")
+    await _delete_parts(cluster, action.metadata.namespace, name, range(len(shards), before), _owner(action).uid)
 
 
-async def _write_latest(
-    cluster: Cluster, action: AgentAction, name: str, data: Mapping[str, bytes], parts: int, *, expect: bool
-) -> int:
+async def _write_latest(cluster: Cluster, action: AgentAction, wanted: Object, *, newest: int, expect: bool) -> int:
     """Writes one Secret of the latest outputs; returns of how many parts the outputs were before."""
+    namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
+    owner = _owner(action)
     if not expect:
         try:
-            await cluster.create(Kind.SECRET, _latest(action, name, data, parts))
+            await cluster.create(Kind.SECRET, wanted)
         except AlreadyExistsError:
             pass
         else:
             return 0
-    reference = action.spec.installation
-    assert reference is not None  # noqa: S101 - the caller's promise
-    namespace = action.metadata.namespace
     try:
-        existing = await guarded_read(cluster, namespace, name, SecretType.OUTPUTS, reference.uid)
+        existing = await guarded_read(cluster, namespace, name, SecretType.OUTPUTS, owner.uid)
     except NotFoundError:
-        await cluster.create(Kind.SECRET, _latest(action, name, data, parts))
+        await cluster.create(Kind.SECRET, wanted)
         return 0
     except NotOursError:
         raise StalledError(
             Reason.SECRET_CONFLICT,
             f"Secret {name} exists and is not this Installation's; delete or rename it, or set spec.outputs.secretName",
         ) from None
-    annotations = existing["metadata"].get("annotations", {})
-    before = int(annotations.get(PARTS_ANNOTATION, "1"))
-    wanted = encoding.encoded_data(data)
-    if int(annotations.get(NUMBER_ANNOTATION, "0")) > reference.number or (
-        existing.get("data", {}) == wanted and before == parts
-    ):
+    before = _number(existing, PARTS_ANNOTATION, 1)
+    is_equal = existing.get("data", {}) == wanted["data"] and before == _number(wanted, PARTS_ANNOTATION, 1)
+    if is_equal or owner.number < _number(existing, NUMBER_ANNOTATION, 0) <= newest:
         return before
     operations = [
-        *ownership_tests(SecretType.OUTPUTS, reference.uid),
+        *ownership_tests(SecretType.OUTPUTS, owner.uid),
         {"op": "test", "path": "/metadata/resourceVersion", "value": existing["metadata"]["resourceVersion"]},
-        {"op": "add", "path": "/data", "value": wanted},
+        {"op": "add", "path": "/data", "value": wanted["data"]},
     ]
-    if not annotations:
+    if not existing["metadata"].get("annotations"):
         operations.append({"op": "add", "path": "/metadata/annotations", "value": {}})
     operations += [
         {"op": "add", "path": f"/metadata/annotations/{key.replace('/', '~1')}", "value": value}
-        for key, value in _latest_annotations(action, parts).items()
+        for key, value in wanted["metadata"]["annotations"].items()
     ]
     try:
         await cluster.json_patch(Kind.SECRET, namespace, name, operations)
@@ -120,9 +118,25 @@ async def _write_latest(
     return before
 
 
-def _latest_annotations(action: AgentAction, parts: int) -> dict[str, str]:
+def _owner(action: AgentAction) -> InstallationReference:
     reference = action.spec.installation
     assert reference is not None  # noqa: S101 - the caller's promise
+    return reference
+
+
+def _number(secret: Object, annotation: str, default: int) -> int:
+    """Returns a number that we wrote on a Secret; people may have changed it since."""
+    text = secret["metadata"].get("annotations", {}).get(annotation, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default  # noqa: PLR2004
+
+
+async def _delete_parts(cluster: Cluster, namespace: str, name: str, parts: range, owner_uid: str) -> None:
+    for index in parts[:_MOST_PARTS]:
+        await guarded_delete(cluster, namespace, f"{name}-{index}", SecretType.OUTPUTS, owner_uid)
+
+
+def _latest_annotations(action: AgentAction, parts: int) -> dict[str, str]:
+    reference = _owner(action)
     return {
         RUN_ANNOTATION: action.metadata.name,
         GENERATION_ANNOTATION: str(reference.generation),
@@ -133,8 +147,7 @@ def _latest_annotations(action: AgentAction, parts: int) -> dict[str, str]:
 
 
 def _latest(action: AgentAction, name: str, data: Mapping[str, bytes], parts: int) -> Object:
-    reference = action.spec.installation
-    assert reference is not None  # noqa: S101 - the caller's promise
+    reference = _owner(action)
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -158,13 +171,12 @@ def _latest(action: AgentAction, name: str, data: Mapping[str, bytes], parts: in
     }
 
 
-async def withdraw_latest(cluster: Cluster, namespace: str, base_name: str, installation_uid: str) -> None:
+async def withdraw_latest(cluster: Cluster, namespace: str, name: str, installation_uid: str) -> None:
     """Deletes an Installation's latest Secret, all parts of it; one that is not the Installation's is left alone."""
     try:
-        existing = await guarded_read(cluster, namespace, base_name, SecretType.OUTPUTS, installation_uid)
+        existing = await guarded_read(cluster, namespace, name, SecretType.OUTPUTS, installation_uid)
     except (NotFoundError, NotOursError):
         return
-    parts = int(existing["metadata"].get("annotations", {}).get(PARTS_ANNOTATION, "1"))
-    for index in range(1, parts):
-        await cluster.delete(Kind.SECRET, namespace, f"{base_name}-{index}")
-    await cluster.delete(Kind.SECRET, namespace, base_name, uid=existing["metadata"]["uid"])
+    parts = range(1, _number(existing, PARTS_ANNOTATION, 1))
+    await _delete_parts(cluster, namespace, name, parts, installation_uid)
+    await cluster.delete(Kind.SECRET, namespace, name, uid=existing["metadata"]["uid"])

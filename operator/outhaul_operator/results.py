@@ -99,9 +99,12 @@ class Results:
         name = names.latest_secret_name(reference.name, wanted.secret_name)
         binding = installation.status.binding
         expect = binding is not None and binding.name == name
+        newest = installation.status.action.number if installation.status.action is not None else 0
         try:
             data = contents.contents(outputs, wanted)
-            await latest.publish_latest(self._cluster, action, name, data, expect=expect)
+            await latest.publish_latest(
+                self._cluster, action, name, data, newest=max(newest, reference.number), expect=expect
+            )
         except StalledError as error:
             return error
         return contents.publication_digest(run, name, wanted)

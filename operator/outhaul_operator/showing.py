@@ -46,8 +46,10 @@ async def show(cluster: Cluster, installation: Installation, action: AgentAction
             "set the annotation outhaul.dev/recollect to a new value",
         ) from None
     data = contents.contents(outputs, installation.spec.outputs)
-    await latest.publish_latest(cluster, action, name, data, expect=installation.status.binding is not None)
-    binding = installation.status.binding
+    binding, newest = installation.status.binding, installation.status.action
+    await latest.publish_latest(
+        cluster, action, name, data, newest=newest.number if newest is not None else 0, expect=binding is not None
+    )
     if binding is not None and binding.name != name:
         metadata = installation.metadata
         await latest.withdraw_latest(cluster, metadata.namespace, binding.name, metadata.uid)
