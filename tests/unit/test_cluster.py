@@ -255,6 +255,35 @@ async def test_access_tells_watches_how_to_reach_the_server(server: Server, clus
     assert TOKEN not in repr(access)
 
 
+def review(*, allowed: bool) -> Answer:
+    """Returns the server's answer to what we may do."""
+    return Answer(201, {"kind": "SelfSubjectAccessReview", "status": {"allowed": allowed} if allowed else {}})
+
+
+@pytest.mark.parametrize(("allowed", "expected"), [([True, True], True), ([True, False], False), ([False], False)])
+async def test_rights_are_asked_for(server: Server, cluster: Cluster, allowed: list[bool], *, expected: bool) -> None:
+    """Whether a kind may be listed and watched is the server's word, of this namespace; nothing is tried."""
+    server.will(*(review(allowed=one) for one in allowed))
+    assert await cluster.may_watch(Kind.CONFIG_MAP, "tenant") is expected
+    for request, verb in zip(server.requests, ["list", "watch"], strict=False):
+        assert (request.method, path(request)) == ("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
+        assert request.body["kind"] == "SelfSubjectAccessReview"
+        assert request.body["spec"]["resourceAttributes"] == {
+            "verb": verb,
+            "resource": "configmaps",
+            "namespace": "tenant",
+        }
+
+
+async def test_metadata_is_listed_without_what_it_is_of(server: Server, cluster: Cluster) -> None:
+    """The list asks for metadata alone, so that no Secret's data is ever sent, and says where to watch on."""
+    items = [{"metadata": {"name": "s"}}]
+    server.will(Answer(body={"metadata": {"resourceVersion": "7"}, "items": items}))
+    assert await cluster.list_metadata(Kind.SECRET, "tenant") == (items, "7")
+    assert server.request.url == "/api/v1/namespaces/tenant/secrets"
+    assert server.request.headers["Accept"] == ("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")
+
+
 # -- what goes wrong
 
 
@@ -486,10 +515,11 @@ async def test_events_come_one_by_one(server: Server, cluster: Cluster) -> None:
     [
         stream(line("ADDED", {"reason": "a"}), b"garbage\n"),
         stream(line("ADDED", {"reason": "a"}), b"[]\n"),
+        stream(line("ADDED", {"reason": "a"}), b"{}\n"),
         stream(line("ADDED", {"reason": "a"}), b'{"type": "ADD', cut=True),
         stream(line("ADDED", {"reason": "a"}), cut=True),
     ],
-    ids=["garbage", "no object", "cut in an event", "cut"],
+    ids=["garbage", "no object", "no event", "cut in an event", "cut"],
 )
 async def test_a_stream_that_breaks(server: Server, cluster: Cluster, answer: Script) -> None:
     """What came before is told; the break is unavailability."""
@@ -517,3 +547,22 @@ async def test_a_stream_that_nobody_serves(lonely: Cluster) -> None:
     with pytest.raises(UnavailableError) as caught:
         await collect(lonely)
     assert TOKEN not in shown(caught.value)
+
+
+# -- the stream of metadata
+
+
+async def test_metadata_is_watched_from_where_it_was_listed(server: Server, cluster: Cluster) -> None:
+    """Every event is told with the objects' metadata alone, from a version on."""
+    server.will(stream(line("ADDED", {"metadata": {}}), line("DELETED", {"metadata": {}})))
+    events = [event["type"] async for event in cluster.watch_metadata(Kind.SECRET, "tenant", "7")]
+    assert events == ["ADDED", "DELETED"]
+    assert query(server.request) == {"resourceVersion": "7", "watch": "true", "timeoutSeconds": "300"}
+    assert server.request.headers["Accept"] == "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+
+
+async def test_a_watch_of_metadata_whose_beginning_is_gone(server: Server, cluster: Cluster) -> None:
+    """A version that the server has forgotten ends the watch, so that it is listed again."""
+    server.will(stream(line("ERROR", {"code": 410, "reason": "Expired"})))
+    with pytest.raises(UnavailableError, match="begin anew"):
+        [event async for event in cluster.watch_metadata(Kind.SECRET, "tenant", "7")]

@@ -316,6 +316,42 @@ def test_everything_else_counts(change: dict[str, Any]) -> None:
     assert decisions.spec_digest(installation({**SPEC, **change})) != DIGEST
 
 
+# -- the next run
+
+
+@pytest.mark.parametrize("annotation", [RETRY_ANNOTATION, RECOLLECT_ANNOTATION])
+def test_a_token_may_come_back(annotation: str) -> None:
+    """A token that was used before asks again, for a run of another name: an old one is not taken for it."""
+    newest_one: RunReference | None = None
+    names = set()
+    for token in ["a", "b", "a", "", "a"]:
+        asking = installation(SPEC, annotations={annotation: token})
+        decision = decide(asking, newest_one)
+        assert isinstance(decision, Due)
+        newest_one = decisions.next_run(asking, newest_one, decision.action)
+        names.add(newest_one.name)
+        newest_one = newest_one.model_copy(update={"phase": SUCCEEDED})
+        assert decide(asking, newest_one) == Settled(newest_one)
+    assert len(names) == 5
+
+
+def test_the_next_run_says_what_was_due() -> None:
+    """It remembers everything that a later decision compares."""
+    asking = installation(SPEC, annotations={RETRY_ANNOTATION: "a", RECOLLECT_ANNOTATION: "b"}, generation=4)
+    reference = decisions.next_run(asking, newest(INSTALL, SUCCEEDED), UPGRADE, "i")
+    assert reference == RunReference(
+        name=reference.name,
+        action=UPGRADE,
+        generation=4,
+        number=3,
+        digest=DIGEST,
+        inputs="i",
+        retry="a",
+        recollect="b",
+    )
+    assert reference.name.startswith("shop-")
+
+
 # -- the newest run
 
 
