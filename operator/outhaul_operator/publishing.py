@@ -86,7 +86,7 @@ async def publish_run(
         status=InstallationOutputStatus(
             phase=OutputPhase.FAILED if failed or encoded.too_large else OutputPhase.CURRENT,
             outputs=encoded.outputs,
-            output_names=encoding.joined_names(encoded.outputs),
+            output_names=encoding.joined_names(encoded.outputs) or None,
             secret_name=encoded.secrets[0][0],
             provenance=provenance,
         ),
