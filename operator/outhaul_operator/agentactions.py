@@ -8,16 +8,13 @@ from outhaul_api.vocabulary import (
     API_VERSION,
     DIGEST_ANNOTATION,
     INPUTS_ANNOTATION,
-    INSTALLATION_LABEL,
-    MANAGED_BY_LABEL,
-    MANAGER,
     RECOLLECT_ANNOTATION,
     RETRY_ANNOTATION,
     Action,
 )
 from pydantic import ValidationError
 
-from outhaul_operator import names
+from outhaul_operator import ownership
 from outhaul_operator.cluster import Object
 from outhaul_operator.engines.plan import Plan
 
@@ -49,19 +46,8 @@ def agent_action(installation: Installation, run: RunReference, plan: Plan) -> O
         "apiVersion": API_VERSION,
         "kind": "AgentAction",
         "metadata": {
-            "name": run.name,
-            "namespace": metadata.namespace,
-            "labels": {MANAGED_BY_LABEL: MANAGER, INSTALLATION_LABEL: names.label_value(metadata.name)},
+            **ownership.of_installation(metadata.namespace, metadata.name, metadata.uid, run.name),
             "annotations": annotations,
-            "ownerReferences": [
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": "Installation",
-                    "name": metadata.name,
-                    "uid": metadata.uid,
-                    "controller": True,
-                }
-            ],
         },
         "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
         | {"action": run.action},

@@ -8,11 +8,7 @@ from collections.abc import Mapping
 
 from outhaul_api.agentaction import AgentAction, InstallationReference
 from outhaul_api.vocabulary import (
-    API_VERSION,
     GENERATION_ANNOTATION,
-    INSTALLATION_LABEL,
-    MANAGED_BY_LABEL,
-    MANAGER,
     NUMBER_ANNOTATION,
     PARTS_ANNOTATION,
     PUBLISHED_ANNOTATION,
@@ -21,7 +17,7 @@ from outhaul_api.vocabulary import (
     SecretType,
 )
 
-from outhaul_operator import encoding, names
+from outhaul_operator import encoding, ownership
 from outhaul_operator.cluster import (
     UNPROCESSABLE,
     AlreadyExistsError,
@@ -153,19 +149,8 @@ def _latest(action: AgentAction, name: str, data: Mapping[str, bytes], parts: in
         "kind": "Secret",
         "type": SecretType.OUTPUTS,
         "metadata": {
-            "name": name,
-            "namespace": action.metadata.namespace,
-            "labels": {MANAGED_BY_LABEL: MANAGER, INSTALLATION_LABEL: names.label_value(reference.name)},
+            **ownership.of_installation(action.metadata.namespace, reference.name, reference.uid, name),
             "annotations": _latest_annotations(action, parts),
-            "ownerReferences": [
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": "Installation",
-                    "name": reference.name,
-                    "uid": reference.uid,
-                    "controller": True,
-                }
-            ],
         },
         "data": encoding.encoded_data(data),
     }

@@ -8,11 +8,6 @@ from outhaul_api.agentaction import AgentAction, AgentActionSpec, Command, Outpu
 from outhaul_api.agentconfig import AgentConfigSpec
 from outhaul_api.common import seconds
 from outhaul_api.vocabulary import (
-    ACTION_LABEL,
-    API_VERSION,
-    INSTALLATION_LABEL,
-    MANAGED_BY_LABEL,
-    MANAGER,
     OutputFormat,
     Reason,
     SecretType,
@@ -20,7 +15,7 @@ from outhaul_api.vocabulary import (
 from outhaul_grpc import layout
 from outhaul_grpc.v1 import agent_pb2 as pb
 
-from outhaul_operator import __version__, names
+from outhaul_operator import __version__, names, ownership
 from outhaul_operator.cluster import Object
 from outhaul_operator.merge import merge_template
 from outhaul_operator.verdicts import StalledError
@@ -41,27 +36,6 @@ _FORMATS = {
 def linger_seconds(config: AgentConfigSpec) -> float:
     """Returns how long an agent holds its outputs, in seconds."""
     return seconds(config.linger or DEFAULT_LINGER)
-
-
-def owned_metadata(action: AgentAction, name: str) -> Object:
-    """Returns the metadata of an object that belongs to a run and goes with it."""
-    labels = {MANAGED_BY_LABEL: MANAGER, ACTION_LABEL: action.metadata.uid}
-    if action.spec.installation is not None:
-        labels[INSTALLATION_LABEL] = names.label_value(action.spec.installation.name)
-    return {
-        "name": name,
-        "namespace": action.metadata.namespace,
-        "labels": labels,
-        "ownerReferences": [
-            {
-                "apiVersion": API_VERSION,
-                "kind": "AgentAction",
-                "name": action.metadata.name,
-                "uid": action.metadata.uid,
-                "controller": True,
-            }
-        ],
-    }
 
 
 def commands_of(spec: AgentActionSpec) -> list[Command]:
@@ -136,7 +110,7 @@ def run_secret(action: AgentAction, config: AgentConfigSpec, material: dict[str,
         "kind": "Secret",
         "type": SecretType.RUN,
         "immutable": True,
-        "metadata": owned_metadata(action, names.run_secret_name(action.metadata.name)),
+        "metadata": ownership.of_run(action, names.run_secret_name(action.metadata.name)),
         "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
     }
 
@@ -148,7 +122,7 @@ def pod(action: AgentAction, config: AgentConfigSpec, image: str) -> Object:
         StalledError: The pod template has another shape than a pod template.
     """
     ours: Object = {
-        "metadata": owned_metadata(action, names.pod_name(action.metadata.name)),
+        "metadata": ownership.of_run(action, names.pod_name(action.metadata.name)),
         "spec": {
             "restartPolicy": "Never",
             "automountServiceAccountToken": config.service_account is not None,

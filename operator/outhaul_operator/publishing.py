@@ -21,10 +21,9 @@ from outhaul_api.vocabulary import (
     SecretType,
 )
 
-from outhaul_operator import encoding, guarded, names
+from outhaul_operator import encoding, guarded, names, ownership
 from outhaul_operator.agents import Output as AgentOutput
 from outhaul_operator.cluster import AlreadyExistsError, Cluster, Kind, NotFoundError, Object, RefusedError
-from outhaul_operator.pods import owned_metadata
 from outhaul_operator.verdicts import RunFailedError
 
 _MOST_SECRETS = 128
@@ -91,7 +90,7 @@ async def publish_run(
             provenance=provenance,
         ),
     ).to_json()
-    record["metadata"] = owned_metadata(action, run)
+    record["metadata"] = ownership.of_run(action, run)
     try:
         await cluster.create(Kind.INSTALLATION_OUTPUT, record)
     except AlreadyExistsError:
@@ -118,7 +117,7 @@ async def _write_run_secret(cluster: Cluster, action: AgentAction, name: str, da
         "kind": "Secret",
         "type": SecretType.OUTPUTS,
         "immutable": True,
-        "metadata": owned_metadata(action, name),
+        "metadata": ownership.of_run(action, name),
         "data": encoding.encoded_data(data),
     }
     try:

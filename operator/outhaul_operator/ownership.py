@@ -1,0 +1,34 @@
+"""The metadata of what the operator makes: labels to find it by, and the owner that it goes with. Pure."""
+
+from outhaul_api.agentaction import AgentAction
+from outhaul_api.vocabulary import ACTION_LABEL, API_VERSION, INSTALLATION_LABEL, MANAGED_BY_LABEL, MANAGER
+
+from outhaul_operator import names
+from outhaul_operator.cluster import Object
+
+
+def of_run(action: AgentAction, name: str) -> Object:
+    """Returns the metadata of an object that belongs to a run."""
+    labels = {MANAGED_BY_LABEL: MANAGER, ACTION_LABEL: action.metadata.uid}
+    if action.spec.installation is not None:
+        labels[INSTALLATION_LABEL] = names.label_value(action.spec.installation.name)
+    owner = _owner("AgentAction", action.metadata.name, action.metadata.uid)
+    return {"name": name, "namespace": action.metadata.namespace, "labels": labels, "ownerReferences": [owner]}
+
+
+def of_installation(namespace: str, installation: str, uid: str, name: str) -> Object:
+    """Returns the metadata of an object that belongs to an Installation.
+
+    Args:
+        namespace: Of both.
+        installation: The Installation's name.
+        uid: The Installation's uid.
+        name: The object's name.
+    """
+    labels = {MANAGED_BY_LABEL: MANAGER, INSTALLATION_LABEL: names.label_value(installation)}
+    owner = _owner("Installation", installation, uid)
+    return {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [owner]}
+
+
+def _owner(kind: str, name: str, uid: str) -> Object:
+    return {"apiVersion": API_VERSION, "kind": kind, "name": name, "uid": uid, "controller": True}
