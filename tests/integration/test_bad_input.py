@@ -56,7 +56,7 @@ def refused(objects: Objects, name: str, reason: str) -> str:
 
 
 def waits(objects: Objects, name: str, reason: str) -> str:
-    """Waits until an Installation says that its run waits for this reason; returns the message, also the AgentAction's."""
+    """Waits until an Installation and its run say that the run waits for this reason; returns the run's message."""
     waiting = objects.condition("Installation", name, "Reconciling", "True", reason)
     assert objects.condition("Installation", name, "Ready", "False", reason)
     (run,) = objects.runs(name)

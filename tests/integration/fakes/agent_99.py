@@ -10,21 +10,18 @@ import os
 from pathlib import Path
 from typing import Any
 
+import grpc
 from outhaul_grpc import layout, server
 from outhaul_grpc.v1 import agent_pb2 as pb
-from outhaul_grpc.v1.agent_pb2_grpc import AgentServicer, add_AgentServicer_to_server
 
 RUN = Path(layout.RUN_DIR)
 
 
-class Agent99(AgentServicer):
-    """Answers who it is; of everything else it knows nothing."""
-
-    async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:  # noqa: N802
-        """Says that it is this run's agent, and which protocol it speaks."""
-        del request, context
-        run_uid = json.loads((RUN / layout.RUN_FILE).read_text())["runUid"]
-        return pb.GetInfoResponse(run_uid=run_uid, agent_version="99.0", protocol_versions=[99])
+async def get_info(request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:
+    """Says that it is this run's agent, and which protocol it speaks."""
+    del request, context
+    run_uid = json.loads((RUN / layout.RUN_FILE).read_text())["runUid"]
+    return pb.GetInfoResponse(run_uid=run_uid, agent_version="99.0", protocol_versions=[99])
 
 
 async def main() -> None:
@@ -33,7 +30,14 @@ async def main() -> None:
         (RUN / name).read_bytes() for name in (layout.CERTIFICATE_FILE, layout.KEY_FILE, layout.ROOTS_FILE)
     )
     running = server.create_server()
-    add_AgentServicer_to_server(Agent99(), running)
+    handler = grpc.unary_unary_rpc_method_handler(
+        get_info,
+        request_deserializer=pb.GetInfoRequest.FromString,
+        response_serializer=pb.GetInfoResponse.SerializeToString,
+    )
+    running.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("outhaul.agent.v1.Agent", {"GetInfo": handler})]
+    )
     address = layout.socket_address(os.environ[layout.POD_IP_VARIABLE], layout.PORT)
     running.add_secure_port(address, server.server_credentials(certificate=certificate, key=key, roots=roots))
     await running.start()
