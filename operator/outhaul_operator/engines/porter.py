@@ -22,12 +22,17 @@ _PARAMETERS_VERSION = "1.0.1"
 def plan(installation: Installation, action: Action) -> Plan:
     """Returns one `porter installation apply`; whether it installs, upgrades or uninstalls is Porter's decision.
 
+    That a run is due has been decided already, so Porter is told to run the bundle even where it sees no change: it
+    does not look whether its last run has failed. Where it is to uninstall, that would install what is not there.
+
     Raises:
-        StalledError: `spec.bundle` is missing.
+        StalledError: `spec.bundle` is missing, or does not say which one.
     """
     spec = installation.spec
     if spec.bundle is None:
         raise StalledError(Reason.INVALID_SPEC, "engine porter needs spec.bundle with a repository")
+    if not (spec.bundle.version or spec.bundle.digest or spec.bundle.tag):
+        raise StalledError(Reason.INVALID_SPEC, "spec.bundle needs one of version, digest and tag; Porter guesses none")
     name = spec.name or installation.metadata.name
     namespace = spec.namespace or installation.metadata.namespace
     document: dict[str, Any] = {
@@ -42,8 +47,13 @@ def plan(installation: Installation, action: Action) -> Plan:
         document["labels"] = spec.labels
     if spec.parameters:
         document["parameters"] = spec.parameters
-    apply = Command(name="apply", command=["porter", "installation", "apply", _FILE])
+    force = [] if action is Action.UNINSTALL else ["--force"]
+    apply = Command(name="apply", command=["porter", "installation", "apply", _FILE, *force])
     result = Plan(commands=[] if action is Action.RECOLLECT else [apply])
+    if action is Action.UNINSTALL:
+        # Porter never again runs anything for what it remembers as uninstalled, and says that all is well.
+        forget = ["porter", "installation", "delete", name, "--namespace", namespace]
+        result.commands.append(Command(name="forget", command=forget))
     if spec.inputs and result.commands:
         parameters = f"{name}-inputs"
         document["parameterSets"] = [parameters]
