@@ -8,6 +8,7 @@ from pydantic.config import JsonDict
 from outhaul_api.agentaction import Command, Declarations, NameReference, OutputSources, Patterns
 from outhaul_api.common import (
     AGE,
+    OBJECT_NAME_PATTERN,
     SERVER_DEFAULT,
     Column,
     Conditions,
@@ -59,6 +60,10 @@ class ActionCommands(Model):
     """What uninstalls; nothing is run where it is empty."""
 
 
+SecretName = Annotated[str, Field(pattern=OBJECT_NAME_PATTERN, max_length=248)]
+"""The name of a Secret that may go on in `-1`, `-2` …"""
+
+
 class ServiceBinding(Model):
     """What servicebinding.io asks of a Secret beside the outputs."""
 
@@ -73,7 +78,7 @@ class Outputs(Model):
 
     from_: Annotated[OutputSources | None, Field(alias="from")] = None
     """Where outputs come from; the engine's own sources where it is absent."""
-    secret_name: ObjectName | None = None
+    secret_name: SecretName | None = None
     """The name of the latest Secret; by default the Installation's name with `-outputs`."""
     declare: Declarations = []
     """What is expected of outputs: type, whether they are secrets, whether they must be there, a default."""
@@ -197,6 +202,8 @@ class RunReference(Model):
     """The value of the recollect annotation that asked for it."""
     outputs_lost: bool | None = None
     """True where its commands succeeded and its pod was lost before the outputs were stored."""
+    first: bool | None = None
+    """True where nothing was installed when it was created."""
     started: bool | None = None
     """False where the run was cancelled before its pod had started anything."""
     finished_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})

@@ -33,6 +33,9 @@ PUBLISHED_ANNOTATION = f"{GROUP}/published-at"
 PARTS_ANNOTATION = f"{GROUP}/parts"
 """On a latest Secret: over how many Secrets (`-1`, `-2` … after the first) the outputs are spread."""
 
+FIRST_ANNOTATION = f"{GROUP}/first"
+"""On an AgentAction: nothing was installed when it was created."""
+
 INPUTS_ANNOTATION = f"{GROUP}/inputs"
 """On an AgentAction: the digest of the other Installations' outputs that it was made from."""
 

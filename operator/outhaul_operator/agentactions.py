@@ -7,6 +7,7 @@ from outhaul_api.installation import Installation, RunReference
 from outhaul_api.vocabulary import (
     API_VERSION,
     DIGEST_ANNOTATION,
+    FIRST_ANNOTATION,
     INPUTS_ANNOTATION,
     RECOLLECT_ANNOTATION,
     RETRY_ANNOTATION,
@@ -40,7 +41,12 @@ def agent_action(installation: Installation, run: RunReference, plan: Plan) -> O
         timeout=installation.spec.timeout or DEFAULT_TIMEOUT,
     )
     annotations = {DIGEST_ANNOTATION: run.digest}
-    given = {INPUTS_ANNOTATION: run.inputs, RETRY_ANNOTATION: run.retry, RECOLLECT_ANNOTATION: run.recollect}
+    given = {
+        INPUTS_ANNOTATION: run.inputs,
+        RETRY_ANNOTATION: run.retry,
+        RECOLLECT_ANNOTATION: run.recollect,
+        FIRST_ANNOTATION: "true" if run.first else None,
+    }
     annotations |= {key: value for key, value in given.items() if value is not None}
     return {
         "apiVersion": API_VERSION,

@@ -10,6 +10,7 @@ from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation, RunReference
 from outhaul_api.vocabulary import (
     DIGEST_ANNOTATION,
+    FIRST_ANNOTATION,
     INPUTS_ANNOTATION,
     RECOLLECT_ANNOTATION,
     RETRY_ANNOTATION,
@@ -81,23 +82,38 @@ def decide(
     if newest is None:
         return Absent() if to_uninstall else Due(Action.INSTALL)
     is_uninstall = newest.action is Action.UNINSTALL
-    never_started = newest.started is False and newest.number == 1
     due = not orphan and (
         is_uninstall != to_uninstall
         or newest.digest != spec_digest(installation)
         or (retry is not None and newest.retry != retry)
-        or (compare_inputs and newest.inputs != inputs and not to_uninstall)
+        or (compare_inputs and have_inputs_changed(newest.inputs, inputs) and not to_uninstall)
     )
     if newest.phase is None:
         return InFlight(newest, newer_is_due=due)
-    uninstalled = is_uninstall and newest.phase is ActionPhase.SUCCEEDED
-    if orphan or (to_uninstall and (uninstalled or never_started)):
+    if orphan or (to_uninstall and _has_left_nothing(newest)):
         return Absent()
     if not due:
         return Due(Action.RECOLLECT) if _is_recollection_due(installation, newest) else Settled(newest)
     if to_uninstall:
         return Due(Action.UNINSTALL)
-    return Due(Action.INSTALL if uninstalled or installation.status.last_succeeded is None else Action.UPGRADE)
+    return Due(
+        Action.INSTALL if _has_left_nothing(newest) or installation.status.last_succeeded is None else Action.UPGRADE
+    )
+
+
+def have_inputs_changed(before: str | None, now: str | None) -> bool:
+    """Tells whether a run's inputs are others now.
+
+    Versions of ConfigMaps and Secrets that cannot be told any more (the right to watch them was taken back, one is
+    missing for a moment) are no change.
+
+    Args:
+        before: The digest of the run's inputs: see `inputs.Resolved`.
+        now: The digest of what they would be now.
+    """
+    outputs_before, _, versions_before = (before or "").partition("/")
+    outputs, _, versions = (now or "").partition("/")
+    return outputs != outputs_before or versions not in {"", versions_before}
 
 
 def _is_recollection_due(installation: Installation, newest: RunReference) -> bool:
@@ -125,15 +141,7 @@ def next_run(
     retry = metadata.annotations.get(RETRY_ANNOTATION)
     digest = spec_digest(installation)
     number = (newest.number if newest is not None else 0) + 1
-    name = names.run_name(
-        metadata.name,
-        uid=metadata.uid,
-        number=number,
-        generation=metadata.generation,
-        digest=digest,
-        action=due,
-        retry=retry,
-    )
+    name = names.run_name(metadata.name, uid=metadata.uid, number=number)
     return RunReference(
         name=name,
         action=due,
@@ -143,7 +151,14 @@ def next_run(
         inputs=inputs,
         retry=retry,
         recollect=metadata.annotations.get(RECOLLECT_ANNOTATION),
+        first=True if newest is None or _has_left_nothing(newest) else None,
     )
+
+
+def _has_left_nothing(run: RunReference) -> bool:
+    """Tells whether nothing is installed after a run: it uninstalled, or no run up to it has started anything."""
+    uninstalled = run.action is Action.UNINSTALL and run.phase is ActionPhase.SUCCEEDED
+    return uninstalled or (run.started is False and run.first is True)
 
 
 def reference_of(action: AgentAction) -> RunReference:
@@ -159,6 +174,7 @@ def reference_of(action: AgentAction) -> RunReference:
         inputs=annotations.get(INPUTS_ANNOTATION),
         retry=annotations.get(RETRY_ANNOTATION),
         recollect=annotations.get(RECOLLECT_ANNOTATION),
+        first=True if FIRST_ANNOTATION in annotations else None,
         outputs_lost=True if action.status.reason == Reason.OUTPUTS_LOST else None,
         phase=action.status.phase if action.status.phase is not None and action.status.phase.is_final else None,
         finished_at=action.status.finished_at,

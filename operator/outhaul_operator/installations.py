@@ -269,7 +269,8 @@ class _Pass:
             await self._hold()
         run = next_run(self._installation, self._run, due, self._needs.digest)
         self._action = await self._create(agent_action(self._installation, run, plan))
-        self._run = run
+        # Another operator's, perhaps, of what it has seen: then the next pass goes on from there.
+        self._run = run = reference_of(self._action)
         message = f"run {run.name} was created to {due} generation {run.generation}"
         await events.emit(self._cluster, self._obj, "Normal", Reason.DISPATCHED, message)
         return outcomes.in_flight(InFlight(run, newer_is_due=False), self._action)

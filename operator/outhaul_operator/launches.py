@@ -63,6 +63,10 @@ async def _write_run_secret(context: Context, action: AgentAction, config: Agent
     body = pods.run_secret(action, config, leaf.to_files(context.authority.roots))
     try:
         await context.cluster.create(Kind.SECRET, body)
+    except RefusedError as error:
+        raise WaitingError(
+            Reason.POD_REFUSED, f"the API server refuses the Secret with the run's files: {error.message}"
+        ) from error
     except AlreadyExistsError:
         name = body["metadata"]["name"]
         try:

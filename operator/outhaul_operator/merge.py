@@ -19,6 +19,8 @@ _MERGE_KEYS = {
     "hostAliases": "ip",
     "topologySpreadConstraints": "topologyKey",
 }
+_REPLACED = {"volumes"}
+"""Lists whose items are replaced whole (patchStrategy retainKeys): a volume has one source."""
 
 
 def merge_template(pod: dict[str, Any], template: dict[str, Any]) -> dict[str, Any]:
@@ -39,13 +41,15 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(value, dict) and isinstance(old, dict):
             result[name] = _merge(old, value)
         elif isinstance(value, list) and isinstance(old, list) and name in _MERGE_KEYS:
-            result[name] = _merge_list(old, value, _MERGE_KEYS[name])
+            result[name] = _merge_list(old, value, _MERGE_KEYS[name], replace=name in _REPLACED)
         else:
             result[name] = copy.deepcopy(value)
     return result
 
 
-def _merge_list(base: list[dict[str, Any]], over: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+def _merge_list(
+    base: list[dict[str, Any]], over: list[dict[str, Any]], key: str, *, replace: bool
+) -> list[dict[str, Any]]:
     result = list(base)
     for item in over:
         # An item that is none is left for the API server to refuse.
@@ -53,6 +57,8 @@ def _merge_list(base: list[dict[str, Any]], over: list[dict[str, Any]], key: str
         place = next((index for index, one in enumerate(result) if name is not None and one.get(key) == name), None)
         if place is None:
             result.append(copy.deepcopy(item))
+        elif replace:
+            result[place] = copy.deepcopy(item)
         else:
             result[place] = _merge(result[place], item)
     return result

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 _NAME_LIMIT = 253
 _LABEL_LIMIT = 63
 _POD_LIMIT = 63
+_RUN_LIMIT = _NAME_LIMIT - 32
+"""What is left for an Installation's name: the hash comes after it, and `-outputs-127` after that."""
 
 
 def _hash(*parts: str) -> str:
@@ -20,16 +22,13 @@ def _shortened(name: str, limit: int) -> str:
     return f"{name[: limit - 11].rstrip('-.')}-{_hash(name)}"
 
 
-def run_name(
-    installation: str, *, uid: str, number: int, generation: int, digest: str, action: str, retry: str | None
-) -> str:
-    """Returns the name of a run. Equal causes give equal names: to dispatch is to create, and *exists* means adopt.
+def run_name(installation: str, *, uid: str, number: int) -> str:
+    """Returns the name of an Installation's run of this number.
 
-    The number is a cause too: a retry token, once used, may come back, and asks for another run then.
+    To dispatch is to create, and *exists* means adopt: of two operators that want to start the next run, whatever each
+    of them has seen of the Installation, one does.
     """
-    # The longest name that is added to: `<run>-outputs-99`.
-    suffix = _hash(uid, str(number), str(generation), digest, action, *([] if retry is None else [retry]))
-    return f"{_shortened(installation, _NAME_LIMIT - 32)}-{suffix}"
+    return f"{_shortened(installation, _RUN_LIMIT)}-{_hash(uid, str(number))}"
 
 
 def pod_name(run: str) -> str:

@@ -78,7 +78,7 @@ def newest(act: Action, phase: ActionPhase | None, **changes: Any) -> RunReferen
 
 ENDED = [newest(act, phase) for act in Action for phase in (SUCCEEDED, FAILED, CANCELLED)]
 IN_FLIGHT = [newest(act, None) for act in Action]
-NEVER_STARTED = newest(INSTALL, CANCELLED, started=False, number=1)
+NEVER_STARTED = newest(INSTALL, CANCELLED, started=False, first=True, number=2)
 
 
 def same(phase: ActionPhase, act: Action = INSTALL) -> RunReference:

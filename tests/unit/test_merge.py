@@ -86,8 +86,8 @@ def test_lists_are_merged_by_their_key(field: str, item: dict[str, Any], expecte
 
 
 def test_a_volume_can_become_another() -> None:
-    """With null for what it was, a volume of ours becomes a claim."""
-    volume = {"name": "work", "emptyDir": None, "persistentVolumeClaim": {"claimName": "c"}}
+    """A volume has one source: one of our name takes ours' place, and ours becomes a claim."""
+    volume = {"name": "work", "persistentVolumeClaim": {"claimName": "c"}}
     result = merged({"spec": {"volumes": [volume]}})
     assert result["spec"]["volumes"] == [{"name": "work", "persistentVolumeClaim": {"claimName": "c"}}]
 

@@ -29,17 +29,8 @@ def installation_names(draw: st.DrawFn) -> str:
     return name
 
 
-CAUSES = st.fixed_dictionaries(
-    {
-        "uid": st.uuids().map(str),
-        "number": st.integers(1, 2**31),
-        "generation": st.integers(0, 2**63 - 1),
-        "digest": st.text("0123456789abcdef", min_size=1, max_size=64),
-        "action": st.sampled_from(["install", "upgrade", "uninstall"]),
-        "retry": st.none() | st.text(max_size=20),
-    }
-)
-CAUSE: dict[str, Any] = {"uid": "u", "number": 1, "generation": 1, "digest": "d", "action": "install", "retry": None}
+CAUSES = st.fixed_dictionaries({"uid": st.uuids().map(str), "number": st.integers(1, 2**31)})
+CAUSE: dict[str, Any] = {"uid": "u", "number": 1}
 
 
 @given(installation_names(), CAUSES)
@@ -72,20 +63,9 @@ def test_different_causes_give_different_names(installation: str, one: dict[str,
     assert names.run_name(installation, **one) != names.run_name(installation, **other)
 
 
-@pytest.mark.parametrize(
-    ("cause", "value"),
-    [
-        ("uid", "v"),
-        ("number", 2),
-        ("generation", 2),
-        ("digest", "e"),
-        ("action", "upgrade"),
-        ("retry", ""),
-        ("retry", "again"),
-    ],
-)
+@pytest.mark.parametrize(("cause", "value"), [("uid", "v"), ("number", 2)])
 def test_each_cause_counts(cause: str, value: object) -> None:
-    """One cause that differs is enough, even a retry token that is empty."""
+    """One cause that differs is enough; what the run is made from is none: the next run is the next run."""
     assert names.run_name("shop", **CAUSE) != names.run_name("shop", **CAUSE | {cause: value})
 
 

@@ -32,6 +32,15 @@ def _request(method: str, path: str) -> dict[str, Any]:
         return result
 
 
+def _delete(path: str) -> None:
+    """Deletes an object; one that is gone already is fine."""
+    try:
+        _request("DELETE", path)
+    except urllib.error.HTTPError as error:
+        if error.code != 404:  # noqa: PLR2004
+            raise
+
+
 def _resources(secrets: list[dict[str, Any]]) -> int:
     """Counts the resources of a state, which may be spread over several Secrets."""
     parts = sorted(secrets, key=lambda one: (len(one["metadata"]["name"]), one["metadata"]["name"]))
@@ -47,21 +56,17 @@ def main() -> int:
         return 0
     base = f"/api/v1/namespaces/{namespace}/secrets"
     selector = urllib.parse.quote(f"tfstate=true,tfstateSecretSuffix={suffix},tfstateWorkspace=default")
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/lock-tfstate-default-{suffix}"
     try:
         secrets = _request("GET", f"{base}?labelSelector={selector}")["items"]
         if secrets and (count := _resources(secrets)):
             print(f"the state in namespace {namespace} still lists {count} resources; it is kept")
             return 1
-        for secret in secrets:
-            _request("DELETE", f"{base}/{secret['metadata']['name']}")
-        lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/lock-tfstate-default-{suffix}"
-        _request("DELETE", lease)
+        for path in (*(f"{base}/{secret['metadata']['name']}" for secret in secrets), lease):
+            _delete(path)
     except urllib.error.HTTPError as error:
-        if error.code != 404:  # noqa: PLR2004 - not found: gone already
-            print(
-                f"{error.code} {error.reason}: the service account needs list and delete on secrets, delete on leases"
-            )
-            return 1
+        print(f"{error.code} {error.reason}: the service account needs list and delete on secrets, delete on leases")
+        return 1
     return 0
 
 
