@@ -236,7 +236,7 @@ def test_porter_writes_its_own_document() -> None:
         "labels": {"x": "y"},
         "parameters": {"a": 1, "b": None},
     }
-    assert [one.command for one in made.commands] == [["porter", "installation", "apply", "installation.yaml"]]
+    assert [one.command for one in made.commands] == [["porter", "installation", "apply", "installation.yaml", "--force"]]
 
 
 def test_porters_own_names_are_kept() -> None:
@@ -254,10 +254,13 @@ def test_porters_own_names_are_kept() -> None:
 
 
 def test_porter_is_told_of_an_uninstall_by_its_document() -> None:
-    """The command is the same; Porter reads what is wanted."""
+    """Porter reads what is wanted; it is not forced, which would install what is not there, and then told to forget."""
     made = plan({"bundle": BUNDLE}, UNINSTALL)
     assert json.loads(text(made, "installation.yaml"))["uninstalled"] is True
-    assert steps(made) == ["apply"]
+    assert [one.command for one in made.commands] == [
+        ["porter", "installation", "apply", "installation.yaml"],
+        ["porter", "installation", "delete", "shop", "--namespace", "tenant"],
+    ]
     assert made.outputs == []
 
 
@@ -269,8 +272,9 @@ def test_porter_collects_again_without_applying() -> None:
 
 
 def test_porter_needs_a_bundle() -> None:
-    """Without a bundle Porter has nothing to apply."""
+    """Without a bundle Porter has nothing to apply, and it does not guess a version."""
     assert "spec.bundle" in refused({"engine": "porter"}).message
+    assert "version, digest and tag" in refused({"bundle": {"repository": "r"}}).message
 
 
 def test_porter_gets_inputs_as_a_parameter_set() -> None:
