@@ -94,14 +94,14 @@ def pause() -> Image:
 def agent() -> Image:
     """The agent, from `Dockerfile.agent`."""
     dockerfile = PROJECT / "Dockerfile.agent"
-    return _project_image(AGENT, dockerfile, directory=PROJECT, base=base(), wheels=_extra("agent"))
+    return project_image(AGENT, dockerfile, directory=PROJECT, base=base(), wheels=_extra("agent"))
 
 
 @functools.cache
 def operator() -> Image:
     """The operator, from `Dockerfile.operator`."""
     dockerfile = PROJECT / "Dockerfile.operator"
-    return _project_image(OPERATOR, dockerfile, directory=PROJECT, base=base(), wheels=_extra("operator"))
+    return project_image(OPERATOR, dockerfile, directory=PROJECT, base=base(), wheels=_extra("operator"))
 
 
 @functools.cache
@@ -109,7 +109,7 @@ def terraform() -> Image:
     """The agent with Terraform, from `samples/terraform/Dockerfile`."""
     sample = PROJECT / "samples" / "terraform"
     wheels = (sample / "requirements.txt").read_text().split()
-    return _project_image(TERRAFORM, sample / "Dockerfile", directory=sample, base=agent(), wheels=wheels)
+    return project_image(TERRAFORM, sample / "Dockerfile", directory=sample, base=agent(), wheels=wheels)
 
 
 def everything() -> list[Image]:
@@ -117,7 +117,7 @@ def everything() -> list[Image]:
     return [base(), pause(), agent(), operator(), terraform()]
 
 
-def _project_image(name: str, dockerfile: Path, *, directory: Path, base: Image, wheels: Sequence[str]) -> Image:
+def project_image(name: str, dockerfile: Path, *, directory: Path, base: Image, wheels: Sequence[str]) -> Image:
     """Builds one of the project's Dockerfiles; its first ARG names the image to start from."""
     recipe = dockerfile.read_text()
     argument = recipe.partition("\nARG ")[2].partition("=")[0]
