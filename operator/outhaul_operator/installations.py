@@ -167,7 +167,10 @@ class _Pass:
     async def run(self, known: list[AgentAction], found: needs.Needs, *, check: bool) -> None:
         self._needs, self._check = found, check
         decision = self._decide(known)
-        if isinstance(decision, Due | Absent) or (isinstance(decision, InFlight) and decision.newer_is_due):
+        is_step = isinstance(decision, Due | Absent) or (isinstance(decision, InFlight) and decision.newer_is_due)
+        # A run that was not seen may be there all the same: an operator that has just started has seen little.
+        is_unseen = self._action is None and self._run != self._installation.status.action
+        if is_step or is_unseen:
             # A step that creates or ends something is decided on what the server has now, not on what was seen.
             try:
                 self._put(await self._cluster.get(Kind.INSTALLATION, self._namespace, self._name))
