@@ -48,7 +48,8 @@ class Resolved:
     values: dict[str, str | Reference] = field(default_factory=dict)
     """By input: the value itself, or where the pod finds it."""
     digest: str | None = None
-    """Of the outputs of others, and of the versions of what is referred to; None where there are none."""
+    """Of the outputs of others and, after a slash, of the versions of what is referred to, where all can be told; None
+    where there is neither. See `decisions.have_inputs_changed`."""
 
 
 def references(installation: Installation) -> list[tuple[Kind, str]]:
@@ -82,7 +83,7 @@ def resolve(
         StalledError: An input is not as it has to be.
     """
     values: dict[str, str | Reference] = {}
-    digests = {f"{kind.value[1]}/{name}": version for (kind, name), version in versions.items()}
+    digests: dict[str, str] = {}
     for one in installation.spec.inputs:
         _check(one)
         if one.output is not None:
@@ -93,7 +94,10 @@ def resolve(
             values[one.name] = Reference("configMap", one.config_map_key_ref.name, one.config_map_key_ref.key)
         elif one.secret_key_ref is not None:
             values[one.name] = Reference("secret", one.secret_key_ref.name, one.secret_key_ref.key)
-    return Resolved(values, names.digest(digests) if digests else None)
+    digest = names.digest(digests) if digests else ""
+    if versions and all(one in versions for one in references(installation)):
+        digest += "/" + names.digest({f"{kind.value[1]}/{name}": version for (kind, name), version in versions.items()})
+    return Resolved(values, digest or None)
 
 
 def _check(one: Input) -> None:
