@@ -6,7 +6,7 @@ import sys
 
 from outhaul_operator import settings as settings_module
 from outhaul_operator.cluster import ApiError, Cluster
-from outhaul_operator.controller import Operator
+from outhaul_operator.controller import MissingKindsError, Operator
 from outhaul_operator.trust import TrustError
 
 
@@ -29,7 +29,7 @@ async def _run(settings: settings_module.Settings) -> int:
     try:
         # kopf takes SIGTERM and SIGINT over, and returns once it has been told to stop.
         await Operator(cluster, settings).run()
-    except (ApiError, TrustError) as error:
+    except (ApiError, MissingKindsError, TrustError) as error:
         logging.getLogger(__name__).error("cannot start: %s", error)  # noqa: TRY400 - the message says it all
         return 1
     finally:

@@ -165,6 +165,14 @@ class Cluster:
             return False
         return True
 
+    async def is_served(self, kind: Kind, namespace: str | None) -> bool:
+        """Tells whether the server knows a kind; of ours it does once its CustomResourceDefinition is there."""
+        try:
+            await self._json("GET", kind, namespace, query={"limit": "1"})
+        except NotFoundError:
+            return False
+        return True
+
     async def create(self, kind: Kind, body: Object) -> Object:
         """Creates an object.
 

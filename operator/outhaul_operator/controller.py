@@ -31,6 +31,10 @@ and the network for the host's."""
 _logger = logging.getLogger(__name__)
 
 
+class MissingKindsError(Exception):
+    """The API server does not know all kinds; the message says which."""
+
+
 class Operator:
     """Ties watches to queues.
 
@@ -46,7 +50,12 @@ class Operator:
         self._graph = Graph()
 
     async def run(self) -> None:
-        """Works until it is told to stop, or until a watch fails for good: then Kubernetes starts it again."""
+        """Works until it is told to stop, or until a watch fails for good: then Kubernetes starts it again.
+
+        Raises:
+            MissingKindsError: The CustomResourceDefinitions are not installed; kopf would wait for them silently.
+        """
+        await self._demand_kinds()
         keys = await authority.load_or_create(self._cluster, self._settings.namespace)
         context = Context(
             self._cluster,
@@ -79,6 +88,13 @@ class Operator:
             await references.close()
             await self._installations.close()
             await self._runs.close()
+
+    async def _demand_kinds(self) -> None:
+        namespace = next(iter(self._settings.watch_namespaces), None)
+        ours = (Kind.INSTALLATION, Kind.AGENT_ACTION, Kind.AGENT_CONFIG, Kind.INSTALLATION_OUTPUT)
+        missing = [kind.value[1] for kind in ours if not await self._cluster.is_served(kind, namespace)]
+        if missing:
+            raise MissingKindsError(f"the API server does not know {', '.join(missing)}; install the CRDs: see crds/")
 
     def _changed(self, kind: Kind, obj: Object) -> None:
         key = key_of(kind, obj)
