@@ -90,14 +90,14 @@ def decide(
     )
     if newest.phase is None:
         return InFlight(newest, newer_is_due=due)
-    if orphan or (to_uninstall and _has_left_nothing(newest)):
+    if orphan or (to_uninstall and has_left_nothing(newest)):
         return Absent()
     if not due:
         return Due(Action.RECOLLECT) if _is_recollection_due(installation, newest) else Settled(newest)
     if to_uninstall:
         return Due(Action.UNINSTALL)
     return Due(
-        Action.INSTALL if _has_left_nothing(newest) or installation.status.last_succeeded is None else Action.UPGRADE
+        Action.INSTALL if has_left_nothing(newest) or installation.status.last_succeeded is None else Action.UPGRADE
     )
 
 
@@ -151,11 +151,11 @@ def next_run(
         inputs=inputs,
         retry=retry,
         recollect=metadata.annotations.get(RECOLLECT_ANNOTATION),
-        first=True if newest is None or _has_left_nothing(newest) else None,
+        first=True if newest is None or has_left_nothing(newest) else None,
     )
 
 
-def _has_left_nothing(run: RunReference) -> bool:
+def has_left_nothing(run: RunReference) -> bool:
     """Tells whether nothing is installed after a run: it uninstalled, or no run up to it has started anything."""
     uninstalled = run.action is Action.UNINSTALL and run.phase is ActionPhase.SUCCEEDED
     return uninstalled or (run.started is False and run.first is True)

@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from outhaul_api.installation import Installation
-from outhaul_api.vocabulary import Action, ActionPhase, InstallationCondition, Reason
+from outhaul_api.vocabulary import InstallationCondition, Reason
 
+from outhaul_operator.decisions import has_left_nothing
 from outhaul_operator.verdicts import StalledError, VerdictError, WaitingError
 
 Edges = Callable[[str], Iterable[str]]
@@ -90,15 +91,11 @@ def users(installation: Installation, others: Iterable[Installation], edges: Edg
     return sorted(
         other.metadata.name
         for other in others
-        if name in named(other) and other.metadata.name not in below and _has_something(other)
+        if name in named(other)
+        and other.metadata.name not in below
+        and other.status.action is not None
+        and not has_left_nothing(other.status.action)
     )
-
-
-def _has_something(installation: Installation) -> bool:
-    run = installation.status.action
-    if run is None or run.started is False:
-        return False
-    return not (run.action is Action.UNINSTALL and run.phase is ActionPhase.SUCCEEDED)
 
 
 def _reachable(start: str, edges: Edges) -> set[str]:
