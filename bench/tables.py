@@ -27,8 +27,7 @@ def table(description: str, results: Results) -> str:
         [
             "",
             f"Measured on {description}.",
-            f"{results.runs} runs of each by turns; the work takes {results.work.seconds:g} s and has five outputs of "
-            f"{results.work.size} bytes.",
+            f"{results.runs} runs of each by turns; the work takes {results.work.seconds:g} s and has five outputs.",
             "Medians, in brackets the lowest and the highest; x is the ratio to Outhaul in this run.",
             "",
             *_aligned([head, *rows]),
