@@ -247,6 +247,8 @@ class Reason(StrEnum):
     """Nothing has been published yet."""
     POD_REFUSED = "PodRefused"
     """The API server refused the pod (service account, quota, policy); its words are quoted."""
+    OUTPUTS_REFUSED = "OutputsRefused"
+    """The API server refuses what the outputs are stored in (quota, policy); the agent holds them meanwhile."""
     POD_PENDING = "PodPending"
     UNSCHEDULABLE = "Unschedulable"
     IMAGE_PULL_FAILED = "ImagePullFailed"

@@ -43,10 +43,10 @@ def in_flight(decision: InFlight, action: AgentAction | None) -> Outcome:
         and action.status.reason
         and action.status.reason in Reason.__members__.values()
         and action.status.message
-        and action.status.phase is ActionPhase.PENDING
     ):
         reason = Reason(action.status.reason)
-        message = f"run {run.name} has not started: {action.status.message}"
+        stands = "has not started" if action.status.phase is ActionPhase.PENDING else "is under way"
+        message = f"run {run.name} {stands}: {action.status.message}"
     return Outcome(InstallationPhase.RUNNING, reason, message, reconciling=True)
 
 

@@ -26,6 +26,8 @@ from outhaul_operator.agents import Output as AgentOutput
 from outhaul_operator.cluster import AlreadyExistsError, Cluster, Kind, NotFoundError, Object, RefusedError
 from outhaul_operator.verdicts import RunFailedError
 
+_FORBIDDEN = 403
+
 _MOST_SECRETS = 128
 """More than the agent's outputs can ever need: see outhaul_grpc.protocol.MAX_TOTAL_BYTES."""
 
@@ -65,7 +67,8 @@ async def publish_run(
 
     Raises:
         RunFailedError: A Secret or a record of the name exists and belongs to something else, or the API server
-            refuses them.
+            finds them invalid.
+        RefusedError: A quota or a policy forbids them, which may change.
     """
     run = action.metadata.name
     encoded = encoding.encode(
@@ -97,6 +100,8 @@ async def publish_run(
         existing = await cluster.get(Kind.INSTALLATION_OUTPUT, action.metadata.namespace, run)
         _demand_owner(existing, action)
     except RefusedError as error:
+        if error.status == _FORBIDDEN:
+            raise
         raise RunFailedError(Reason.BAD_OUTPUT, f"the record of the outputs was refused: {error.message}") from error
     return Publication(record=run, secrets=encoded.secrets, too_large=encoded.too_large)
 
@@ -138,6 +143,8 @@ async def _write_run_secret(cluster: Cluster, action: AgentAction, name: str, da
                 f"Secret {name} of this run exists with other outputs than the agent now serves",
             ) from None
     except RefusedError as error:
+        if error.status == _FORBIDDEN:
+            raise
         raise RunFailedError(Reason.BAD_OUTPUT, f"the Secret of the outputs was refused: {error.message}") from error
 
 

@@ -33,6 +33,7 @@ from outhaul_operator.cluster import (
     Kind,
     NotFoundError,
     Object,
+    RefusedError,
 )
 from outhaul_operator.context import Context
 from outhaul_operator.podwarnings import LOOK_AGAIN_S, PodWarnings, is_set
@@ -119,6 +120,10 @@ class _Run:
         except (WaitingError, StalledError) as error:
             await self._note(statuses.pending(self._status, error.reason, error.message))
             raise WaitingError(error.reason, error.message) from error
+        except RefusedError as error:
+            if self._status.phase is ActionPhase.RUNNING:
+                await self._note(statuses.refused(self._status, error.message))
+            raise
 
     async def _through(self, action: AgentAction) -> None:
         reference = action.spec.agent_config
@@ -310,7 +315,8 @@ class _Run:
             return
         self._obj = await self._cluster.apply_status(Kind.AGENT_ACTION, self._obj, wanted)
         self._view.put(Kind.AGENT_ACTION, self._obj)
-        if status.phase is ActionPhase.PENDING and status.reason is not None:
+        is_in_trouble = status.phase is ActionPhase.PENDING or status.reason == Reason.OUTPUTS_REFUSED
+        if is_in_trouble and status.reason is not None:
             await self._say("Warning", Reason(status.reason), status.message or "")
 
     async def _end(self, status: AgentActionStatus) -> None:

@@ -75,6 +75,17 @@ def unreachable(status: AgentActionStatus, situation: Situation, words: str) -> 
     return status.model_copy(update={"reason": Reason.AGENT_UNREACHABLE, "message": message[:4096]})
 
 
+def refused(status: AgentActionStatus, words: str) -> AgentActionStatus:
+    """The run has brought outputs that the API server does not take, for now."""
+    message = f"the API server refuses the outputs, which the agent holds meanwhile; it is tried again: {words}"
+    return _with(
+        status,
+        (ActionCondition.OUTPUTS_COLLECTED, False, Reason.OUTPUTS_REFUSED, message),
+        reason=Reason.OUTPUTS_REFUSED,
+        message=message[:4096],
+    )
+
+
 def progressed(status: AgentActionStatus, state: RunState) -> AgentActionStatus:
     """The agent has told how far it is. A termination message may leave out steps; those that were known stay."""
     known = {one.name: one for one in status.steps} | {one.name: one for one in state.steps}

@@ -181,6 +181,26 @@ def test_a_quota_that_admits_no_pod(objects: Objects) -> None:
     objects.ready("service")
 
 
+def test_a_quota_that_admits_no_outputs(objects: Objects) -> None:
+    """Outputs that a quota keeps out stay with the agent; both objects quote it, and they are stored once they may."""
+    # What there is, and the run's own Secret.
+    hard = {"count/secrets": str(len(objects.all("Secret")) + 1)}
+    objects.create("ResourceQuota", "none", spec={"hard": hard})
+    objects.until("ResourceQuota", "none", lambda one: one.get("status", {}).get("hard"), what="it is in force")
+    objects.install("service", **GOOD)
+    waiting = objects.condition("Installation", "service", "Reconciling", "True", "OutputsRefused")
+    (run,) = objects.runs("service")
+    name = run["metadata"]["name"]
+    message = objects.said("AgentAction", name, "Warning", "OutputsRefused")
+    assert "exceeded quota: none" in message
+    assert message in waiting["message"]
+    assert objects.get("AgentAction", name)["status"]["phase"] == "Running"
+    objects.delete("ResourceQuota", "none")
+    objects.ready("service")
+    assert objects.secret("service-outputs") == {"state": b"fine"}
+    assert objects.names("AgentAction") == [name]
+
+
 # -- runs that fail
 
 
