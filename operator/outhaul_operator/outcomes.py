@@ -43,9 +43,10 @@ def in_flight(decision: InFlight, action: AgentAction | None) -> Outcome:
         and action.status.reason
         and action.status.reason in Reason.__members__.values()
         and action.status.message
+        and (action.status.phase is ActionPhase.PENDING or action.status.reason == Reason.OUTPUTS_REFUSED)
     ):
         reason = Reason(action.status.reason)
-        stands = "has not started" if action.status.phase is ActionPhase.PENDING else "is under way"
+        stands = "has not started" if action.status.phase is ActionPhase.PENDING else "has ended"
         message = f"run {run.name} {stands}: {action.status.message}"
     return Outcome(InstallationPhase.RUNNING, reason, message, reconciling=True)
 
