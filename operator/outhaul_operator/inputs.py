@@ -20,6 +20,8 @@ from outhaul_operator.engines.plan import Plan, compact
 from outhaul_operator.verdicts import StalledError, WaitingError
 
 FILES_DIR = "/outhaul/inputs"
+_MAX_VARIABLE_BYTES = 100_000
+"""Linux starts no program with a variable of 128 KiB, its name included."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,11 @@ def _value(one: Input, output: Output) -> str | Reference:
         raise StalledError(
             Reason.INVALID_SPEC,
             f"spec.inputs {one.name!r}: the output is binary and cannot be a variable; give `file`",
+        )
+    if output.size > _MAX_VARIABLE_BYTES and one.file is None:
+        raise StalledError(
+            Reason.INVALID_SPEC,
+            f"spec.inputs {one.name!r}: the output has {output.size:,} bytes, too many for a variable; give `file`",
         )
     is_inline = output.value is not None or (output.type is OutputType.NULL and not output.sensitive)
     if one.file is None and is_inline:

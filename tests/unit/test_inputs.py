@@ -95,6 +95,14 @@ def test_bytes_are_no_variable() -> None:
         resolved(from_output(), {"type": "bytes"})
 
 
+def test_a_large_value_is_no_variable() -> None:
+    """An output that is too large for a variable can be a file; the message says so."""
+    large = {"size": 200_000, "sensitive": True}
+    with pytest.raises(StalledError, match="200,000 bytes, too many for a variable; give `file`"):
+        resolved(from_output(), large)
+    assert resolved(from_output(file="a"), large) == Reference("secret", "db-1-outputs", "host")
+
+
 def test_an_output_that_was_not_stored() -> None:
     """An output that no Secret held cannot be an input."""
     with pytest.raises(StalledError, match="too large"):
