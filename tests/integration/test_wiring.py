@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cluster.objects import Json, Objects, requests_in
+from cluster.objects import Json, Objects, condition_of, requests_in
 from cluster.stack import REPOSITORY, Stack, operator_user
 
 PASSWORD = "hunter2-canary"  # noqa: S105 - it is looked for where it must not be
@@ -277,8 +277,12 @@ def test_uninstall_first_and_a_missing_giver(objects: Objects, stack: Stack) -> 
     objects.gone("Installation", "giver")
     # As the garbage collector does, some time.
     objects.delete("Secret", f"{given}-outputs")
-    missing = objects.condition("Installation", "taker", "DependenciesReady", "False", "DependencyNotReady")
-    assert "Installation giver does not exist" in missing["message"]
+    objects.until(
+        "Installation",
+        "taker",
+        lambda one: "giver does not exist" in (condition_of(one, "DependenciesReady") or {}).get("message", ""),
+        what="it says who is missing",
+    )
     objects.ready("taker")
     assert len(objects.runs("taker")) == 1
     objects.delete("Installation", "taker")
