@@ -73,6 +73,14 @@ class Operator:
         registry = handlers.register(self._view, self._changed, self._cluster)
         port = self._settings.liveness_port
         resync = asyncio.create_task(self._resync())
+
+        async def close(**_: Any) -> None:
+            await self._installations.close()
+            await self._runs.close()
+            await references.close()
+
+        # kopf gives whatever else runs in the loop five seconds to end by itself, so ours ends when kopf's own does.
+        kopf.on.cleanup(registry=registry)(close)
         try:
             await kopf.operator(
                 registry=registry,
@@ -85,9 +93,7 @@ class Operator:
         finally:
             resync.cancel()
             await asyncio.gather(resync, return_exceptions=True)
-            await references.close()
-            await self._installations.close()
-            await self._runs.close()
+            await close()
 
     async def _demand_kinds(self) -> None:
         namespace = next(iter(self._settings.watch_namespaces), None)
