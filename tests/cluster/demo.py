@@ -31,10 +31,10 @@ def run() -> None:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="outhaul-demo-", ignore_cleanup_errors=True) as directory:
         plane = ControlPlane(Path(directory, "cluster"))
+        stack = Stack(plane)
         try:
             print("Starting a Kubernetes cluster of its own, and Outhaul on it", flush=True)
-            stack = Stack(plane).start()
-            Demo(stack).show()
+            Demo(stack.start()).show()
         except ClusterError as error:
             said = log_tail(plane.processes.log(OPERATOR), 40)
             if said and said not in str(error):
@@ -43,6 +43,7 @@ def run() -> None:
         finally:
             with background.undisturbed():
                 say("stopping everything that was started, and removing its files")
+                stack.stop()
                 plane.stop()
     print(f"\nThat was the demo: {time.monotonic() - begun:.0f} s, all as it should be, and nothing is left running.")
 

@@ -113,7 +113,9 @@ class Stack:
         command = [sys.executable, "-m", "outhaul_operator", "--kubeconfig", str(self._operator_kubeconfig)]
         command += ["--operator-namespace", OPERATOR_NAMESPACE, "--agent-image", "outhaul-agent"]
         command += ["--liveness-port", str(port), *options]
-        process = plane.processes.start(OPERATOR, command)
+        temporary = plane.root / "tmp"  # a killed operator leaves a file there
+        temporary.mkdir(exist_ok=True)
+        process = plane.processes.start(OPERATOR, command, env={"TMPDIR": str(temporary)})
 
         def healthy() -> bool:
             _check(process)
