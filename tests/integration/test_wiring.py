@@ -154,6 +154,20 @@ def test_config_maps_and_secrets_as_variables(objects: Objects) -> None:
     assert not [one for one in requests_in(events, objects.namespace, READS) if "secrets" in one or "configmaps" in one]
 
 
+def test_porter_gets_inputs_as_parameters(objects: Objects) -> None:
+    """Engine porter hands inputs over as a parameter set, variables and files, beside the parameters of the spec."""
+    give(objects)
+    objects.install(
+        "taker",
+        bundle={"repository": "example/bundle", "version": "1.0.0"},
+        parameters={"own": "x"},
+        inputs=[from_giver("host")[0], {**from_giver("password")[0], "name": "secret", "file": "the/password"}],
+    )
+    objects.ready("taker")
+    given = objects.secret("taker-outputs")
+    assert given == {"own": b"x", "host": b"db.internal", "secret": PASSWORD.encode(), "runs": b"install"}
+
+
 def test_an_output_that_does_not_exist(objects: Objects) -> None:
     """An input from an output that the other does not have waits, says which, and goes on once the output is there."""
     give(objects)
