@@ -25,7 +25,8 @@ _WORD = r"(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|nul
 _PLAIN = r'[^"\\\x00-\x1f]*'
 _SPACE = re.compile(_WHITE)
 _MARK = re.compile(rf"{_WHITE}([],}}]?){_WHITE}")
-_WORDS = re.compile(rf"{_WORD}(?:{_WHITE},{_WHITE}{_WORD}){{0,1000}}+")
+# Not possessive (`+` at its end): in Python 3.11.2, which Debian 12 has, that takes a comma too many.
+_WORDS = re.compile(rf"{_WORD}(?:{_WHITE},{_WHITE}{_WORD}){{0,1000}}")
 """Numbers and the like, as many as an array has in a row."""
 _MEMBER = re.compile(rf'"({_PLAIN})"{_WHITE}:{_WHITE}({_WORD}|"{_PLAIN}")?')
 """A key without escapes, and its value where that is simple."""
