@@ -46,6 +46,8 @@ class Deployment:
         self._folder = folder
         self._operator_image, self._agent_image = operator_image, agent_image
         self._terraform_image = terraform_image
+        self.restarts_at_first = 0
+        """How often the operator had to be started again until it was first available."""
 
     def kubectl(self, *arguments: str, **options: Any) -> str:
         """Runs kubectl as the cluster's administrator."""
@@ -64,6 +66,7 @@ class Deployment:
             self.wait_until_available()
         except NotInTime as error:
             raise NotInTime(f"{error}; the end of its log:\n{self.operator_log()[-4000:]}") from None
+        self.restarts_at_first = self.operator_pod()["status"]["containerStatuses"][0]["restartCount"]
 
     def uninstall(self) -> None:
         """Deletes what `install` applied, and does not wait."""
