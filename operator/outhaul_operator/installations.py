@@ -330,8 +330,11 @@ class _Pass:
             return
         wanted = showing.wanted_digest(self._installation, shown)
         try:
-            if self._check or wanted not in {status.publication, action.status.publication}:
+            # What the run itself has published counts until the Installation has taken note of it, and never again.
+            is_known = status.last_succeeded is not None and status.last_succeeded.name == shown.name
+            if self._check or wanted != (status.publication if is_known else action.status.publication):
                 await showing.show(self._cluster, self._installation, action)
+            await showing.withdraw_former(self._cluster, self._installation)
             self._shown = wanted
         except StalledError:
             # The failure of the newest run says more.

@@ -25,7 +25,7 @@ def wanted_digest(installation: Installation, run: RunReference) -> str:
 
 
 async def show(cluster: Cluster, installation: Installation, action: AgentAction) -> None:
-    """Writes the latest Secret, where it is not as it should be, and deletes one of a former name.
+    """Writes the latest Secret, where it is not as it should be.
 
     Args:
         cluster: Where to.
@@ -50,6 +50,10 @@ async def show(cluster: Cluster, installation: Installation, action: AgentAction
     await latest.publish_latest(
         cluster, action, name, data, newest=newest.number if newest is not None else 0, expect=binding is not None
     )
-    if binding is not None and binding.name != name:
-        metadata = installation.metadata
+
+
+async def withdraw_former(cluster: Cluster, installation: Installation) -> None:
+    """Deletes the latest Secret of a former name, once there is one of the name that it should have."""
+    binding, metadata = installation.status.binding, installation.metadata
+    if binding is not None and binding.name != latest_name(installation):
         await latest.withdraw_latest(cluster, metadata.namespace, binding.name, metadata.uid)

@@ -150,7 +150,10 @@ def test_a_template_without_end(objects: Objects, bomb: str) -> None:
 
 
 def test_another_template_needs_no_run(objects: Objects) -> None:
-    """A change of how outputs are shown alone writes the latest Secret anew from what is stored; nothing is run."""
+    """A change of how outputs are shown alone writes the latest Secret anew from what is stored; nothing is run.
+
+    Back and forth: what was shown before is not taken for what is shown.
+    """
     objects.install("service", **service(template={"dsn": "{{ user }}"}))
     objects.ready("service")
     before = objects.get("Secret", "service-outputs")["metadata"]
@@ -160,6 +163,9 @@ def test_another_template_needs_no_run(objects: Objects) -> None:
     assert "dsn" not in data
     assert data["url"].startswith(b"postgresql://shop")
     assert history(objects, before["resourceVersion"]) == ["MODIFIED"]
+    objects.respec("service", outputs={"template": {"dsn": "{{ user }}", "url": None}})
+    objects.ready("service")
+    assert objects.secret("service-outputs").keys() == {*SECRETS, "dsn"}
     assert len(objects.runs("service")) == 1
 
 
@@ -171,7 +177,22 @@ def test_another_name_withdraws_the_former_secret(objects: Objects) -> None:
     assert objects.ready("service")["status"]["binding"] == {"name": "shop"}
     assert objects.secret("shop")["user"] == b"shop"
     assert objects.find("Secret", "service-outputs") is None
+    objects.respec("service", outputs={"secretName": None})
+    assert objects.ready("service")["status"]["binding"] == {"name": "service-outputs"}
+    assert objects.secret("service-outputs")["user"] == b"shop"
+    assert objects.find("Secret", "shop") is None
     assert len(objects.runs("service")) == 1
+
+
+def test_another_name_together_with_a_run(objects: Objects) -> None:
+    """Where a changed spec both needs a run and names another Secret, the former one goes as well."""
+    objects.install("service", **service())
+    objects.ready("service")
+    objects.respec("service", parameters={"a": 1}, outputs={"secretName": "shop"})
+    assert objects.ready("service")["status"]["binding"] == {"name": "shop"}
+    assert len(objects.runs("service")) == 2
+    assert objects.secret("shop")["user"] == b"shop"
+    objects.gone("Secret", "service-outputs")
 
 
 def test_new_outputs_are_one_write(objects: Objects) -> None:
