@@ -4,8 +4,6 @@ import threading
 from pathlib import Path
 from typing import Self
 
-from cluster.waiting import until
-
 _ROOTS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
 _INTERVAL_S = 0.01
 _LOOK_FOR_NEW = 5
@@ -15,23 +13,6 @@ _LOOK_FOR_NEW = 5
 def group_of(name: str) -> Path | None:
     """Returns the control group of this name that counts memory; None where there is none."""
     return next((root / name for root in _ROOTS if (root / name / "memory.stat").exists()), None)
-
-
-def process_of(pod_uid: str, words: str) -> int:
-    """Waits for a process of a pod, found by its control group and its command line, and returns its number."""
-
-    def look() -> int | None:
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                ours = pod_uid in (folder / "cgroup").read_text()
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-            except OSError:  # it has ended meanwhile
-                continue
-            if ours and words.encode() in command:
-                return int(folder.name)
-        return None
-
-    return until(look, what=f"a process {words} of pod {pod_uid}")
 
 
 def resident(pid: int) -> int:

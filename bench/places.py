@@ -63,9 +63,8 @@ def _on_node(root: Path) -> Iterator[Place]:
         )
         deployment.install()
         pods = memory.group_of(node.claim.name)
-        uid = deployment.operator_pod()["metadata"]["uid"]
         words = "a real node (containerd, runc, kubelet), the operator as a pod of the manifests in deploy/"
-        yield Place(words, plane, memory.process_of(uid, "outhaul-operator"), pods)
+        yield Place(words, plane, deployment.operator_process(), pods)
 
 
 @contextmanager

@@ -95,6 +95,23 @@ class Deployment:
 
         return until(one, what="one pod of the operator", timeout=60)
 
+    def operator_process(self) -> int:
+        """Waits for the operator's process on this machine, and returns its number."""
+        uid = self.operator_pod()["metadata"]["uid"]
+
+        def look() -> int | None:
+            for folder in Path("/proc").glob("[0-9]*"):
+                try:
+                    ours = uid in (folder / "cgroup").read_text()
+                    command = (folder / "cmdline").read_bytes()
+                except OSError:  # it has ended meanwhile
+                    continue
+                if ours and b"outhaul-operator" in command:
+                    return int(folder.name)
+            return None
+
+        return until(look, what=f"the process of the operator's pod {uid}")
+
     def operator_log(self, *, previous: bool = False) -> str:
         """What the operator has printed, or the container before its last restart."""
         name = self.operator_pod()["metadata"]["name"]

@@ -117,6 +117,8 @@ def test_terraform_s_values(outhaul: Deployment, tenant: Objects, agent_image: s
     """Every kind of value that Terraform can print is in the application's file as Terraform has it."""
     outputs = "".join(f'output "{name}" {{\n  value = {hcl}\n}}\n' for name, (hcl, _) in TERRAFORM.items())
     outputs += f'output "{SENSITIVE}" {{\n  value = "\\u0007\\r\\n"\n  sensitive = true\n}}\n'
+    # To Terraform an output that is null is none.
+    outputs += 'output "nothing" {\n  value = null\n}\n'
     tenant.install("values", source={"files": {"main.tf": outputs}})
     tenant.ready("values")
     files = {name: data for name, (_, data) in TERRAFORM.items()} | {SENSITIVE: b"\x07\r\n"}

@@ -3,13 +3,11 @@
 import json
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster.objects import Objects, condition_of
 from cluster.stack import OPERATOR_NAMESPACE
-from cluster.waiting import until
 from e2e.deployments import Deployment
 
 pytestmark = pytest.mark.node
@@ -67,22 +65,6 @@ def lock_holder(outhaul: Deployment, objects: Objects) -> str:
     return str(lease["spec"].get("holderIdentity") or "")
 
 
-def process_of(pod_uid: str, words: str) -> int:
-    """The process of a pod on this machine, by its control group and its command line."""
-
-    def look() -> int | None:
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                ours = pod_uid in (folder / "cgroup").read_text()
-                if ours and words in (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode():
-                    return int(folder.name)
-            except (OSError, UnicodeDecodeError):  # it has ended meanwhile
-                continue
-        return None
-
-    return until(look, what=f"a process {words} of pod {pod_uid}")
-
-
 def test_an_operator_s_pod_is_deleted_while_terraform_applies(outhaul: Deployment, tenant: Objects) -> None:
     """The next operator's pod finds the run where it is: Terraform ran once, and its outputs are there."""
     run = applying(outhaul, tenant)
@@ -94,12 +76,11 @@ def test_an_operator_s_pod_is_deleted_while_terraform_applies(outhaul: Deploymen
     outhaul.wait_until_available()
 
 
-@pytest.mark.usefixtures("node")
 def test_an_operator_is_killed_while_terraform_applies(outhaul: Deployment, tenant: Objects) -> None:
     """SIGKILL of its process; the run ends while there is no operator, and the next one takes its outputs."""
     run = applying(outhaul, tenant)
     pod = outhaul.operator_pod()
-    os.kill(process_of(pod["metadata"]["uid"], "outhaul-operator"), signal.SIGKILL)
+    os.kill(outhaul.operator_process(), signal.SIGKILL)
     go_on(outhaul, tenant, run)
     assert_ran_once(outhaul, tenant, run)
     after = outhaul.operator_pod()
@@ -125,18 +106,22 @@ def test_a_pod_is_deleted_while_terraform_applies(outhaul: Deployment, tenant: O
 
 
 @pytest.mark.parametrize(("policy", "quoted"), [("Never", "ErrImageNeverPull"), ("IfNotPresent", "ErrImagePull")])
-def test_an_image_that_is_not_there(outhaul: Deployment, objects: Objects, policy: str, quoted: str) -> None:
-    """The run and its Installation quote what the kubelet says."""
-    objects.create("AgentConfig", "default", spec={"image": "localhost/not-there:test", "pullPolicy": policy})
+def test_an_image_that_is_not_there(objects: Objects, agent_image: str, policy: str, quoted: str) -> None:
+    """The run and its Installation quote what the kubelet says; another run starts once that is mended."""
+    absent = {"image": "localhost/not-there:test", "pullPolicy": policy}
+    objects.create("AgentConfig", "default", spec=absent)
     objects.install("greeting", engine="exec", commands={"install": [{"name": "greet", "command": ["true"]}]})
     ready = objects.condition("Installation", "greeting", "Ready", "False", "ImagePullFailed")
     (run,) = objects.runs("greeting")
     assert quoted in objects.said("AgentAction", run["metadata"]["name"], "Warning", "ImagePullFailed")
     assert "localhost/not-there:test" in str(objects.events("AgentAction", run["metadata"]["name"]))
     assert "cannot get its image" in ready["message"]
+    objects.patch("AgentConfig", "default", {"spec": {"image": agent_image}})
+    objects.annotate("greeting", {"outhaul.dev/retry": "mended"})
+    assert objects.ran("greeting", 2)["status"]["phase"] == "Succeeded"
 
 
-def test_a_command_that_takes_too_much_memory(outhaul: Deployment, objects: Objects) -> None:
+def test_a_command_that_takes_too_much_memory(objects: Objects) -> None:
     """The step is named, and that memory may be why."""
     objects.create("AgentConfig", "default", spec=limited("128Mi"))
     objects.install("hungry", engine="exec", commands={"install": _HUNGRY})
@@ -147,7 +132,7 @@ def test_a_command_that_takes_too_much_memory(outhaul: Deployment, objects: Obje
     assert [(step["name"], step["exitCode"]) for step in status["steps"]] == [("eat", 137)]
 
 
-def test_an_agent_that_has_too_little_memory(outhaul: Deployment, objects: Objects) -> None:
+def test_an_agent_that_has_too_little_memory(objects: Objects) -> None:
     """What Kubernetes says of the pod, OOMKilled, is the reason of the run's failure, with what to do."""
     objects.create("AgentConfig", "default", spec=limited("12Mi"))
     objects.install("hungry", engine="exec", commands={"install": _HUNGRY})
