@@ -66,9 +66,7 @@ def test_keys_are_for_their_owner_alone(control_plane: ControlPlane) -> None:
     """Nobody else on the machine can read a key, a kubeconfig or what etcd stores."""
     secrets = [*control_plane.root.rglob("*.key"), *control_plane.root.rglob("*.kubeconfig")]
     assert len(secrets) > 5
-    assert {path.name: oct(path.stat().st_mode & 0o077) for path in secrets} == {
-        path.name: "0o0" for path in secrets
-    }
+    assert {path.name: oct(path.stat().st_mode & 0o077) for path in secrets} == {path.name: "0o0" for path in secrets}
     assert (control_plane.root / "etcd").stat().st_mode & 0o077 == 0
 
 
