@@ -62,4 +62,4 @@ down: $(READY) ## Stop what `make up` has started, and remove it
 .PHONY: test
 test: check ## Lint and types, then all tests: unit, wire, integration and end to end
 	@$(CLUSTER) prepare
-	$(BIN)/pytest tests/unit tests/wire tests/integration tests/e2e
+	$(BIN)/pytest -n 3 --dist loadgroup tests/unit tests/wire tests/integration tests/e2e

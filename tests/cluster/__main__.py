@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cluster import background, binaries, demo, packages, stack
+from cluster import background, binaries, demo, images, packages, stack
 from cluster.controlplane import ControlPlane
 from cluster.errors import ClusterError
 from cluster.node import KUBELET, SCHEDULER, Node
@@ -74,6 +74,8 @@ def _prepare() -> None:
     else:
         packages.ensure(NODE_NEEDS)
     binaries.ensure(*binaries.CONTROL_PLANE, *([] if reason else [KUBELET, SCHEDULER]))
+    if not reason:
+        images.everything()
 
 
 def _serve(options: argparse.Namespace) -> None:
