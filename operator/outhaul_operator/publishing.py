@@ -76,23 +76,8 @@ async def publish_run(
     )
     for name, data in encoded.secrets:
         await _write_run_secret(cluster, action, name, data)
-    reference = action.spec.installation
-    record = InstallationOutput(
-        spec=InstallationOutputSpec(
-            name=engine_names[0],
-            namespace=engine_names[1],
-            installation=reference.name if reference is not None else None,
-            action=run,
-            generation=reference.generation if reference is not None else 0,
-        ),
-        status=InstallationOutputStatus(
-            phase=OutputPhase.FAILED if failed or encoded.too_large else OutputPhase.CURRENT,
-            outputs=encoded.outputs,
-            output_names=encoding.joined_names(encoded.outputs) or None,
-            secret_name=encoded.secrets[0][0],
-            provenance=provenance,
-        ),
-    ).to_json()
+    phase = OutputPhase.FAILED if failed or encoded.too_large else OutputPhase.CURRENT
+    record = _record(action, encoded, phase, provenance, engine_names).to_json()
     record["metadata"] = ownership.of_run(action, run)
     try:
         await cluster.create(Kind.INSTALLATION_OUTPUT, record)
@@ -104,6 +89,31 @@ async def publish_run(
             raise
         raise RunFailedError(Reason.BAD_OUTPUT, f"the record of the outputs was refused: {error.message}") from error
     return Publication(record=run, secrets=encoded.secrets, too_large=encoded.too_large)
+
+
+def _record(
+    action: AgentAction,
+    encoded: encoding.Encoded,
+    phase: OutputPhase,
+    provenance: Provenance,
+    engine_names: tuple[str | None, str | None],
+) -> InstallationOutput:
+    reference = action.spec.installation
+    spec = InstallationOutputSpec(
+        name=engine_names[0],
+        namespace=engine_names[1],
+        installation=reference.name if reference is not None else None,
+        action=action.metadata.name,
+        generation=reference.generation if reference is not None else 0,
+    )
+    status = InstallationOutputStatus(
+        phase=phase,
+        outputs=encoded.outputs,
+        output_names=encoding.joined_names(encoded.outputs) or None,
+        secret_name=encoded.secrets[0][0],
+        provenance=provenance,
+    )
+    return InstallationOutput(spec=spec, status=status)
 
 
 def _demand_owner(existing: Object, action: AgentAction) -> None:

@@ -1,7 +1,8 @@
 """Versions of the ConfigMaps and Secrets that Installations refer to, in namespaces that let the operator watch them.
 
 A namespace opts in by granting `list` and `watch` on both (deploy/components/watch-inputs); elsewhere a change counts
-at the next run. Only metadata is asked for: what the objects hold is never sent to the operator.
+at the next run. Only metadata is asked for, and of it only the version is kept. It is no proof against reading: the
+copy that `kubectl apply` leaves in an annotation is part of an object's metadata.
 """
 
 import asyncio
