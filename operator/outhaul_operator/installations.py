@@ -115,7 +115,9 @@ class Installations:
             return
         interval = self._context.settings.resync_seconds
         now = time.monotonic()
-        checked_at = self._checked_at.setdefault(key, now - random.uniform(0, interval))  # noqa: S311 - jitter
+        # What has not succeeded yet has no Secret that could have been edited.
+        age = random.uniform(0, interval) if one.installation.status.last_succeeded is not None else 0.0  # noqa: S311 - jitter
+        checked_at = self._checked_at.setdefault(key, now - age)
         is_check_due = now - checked_at >= interval
         found = await needs.look(one.installation, self._context.view, self._graph, self._records, self._references)
         await one.run(parse_actions(self._context.view.owned(key)), found, check=is_check_due)
