@@ -23,14 +23,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             pytest.exit(f"the tests' cluster cannot be made: {error}", returncode=pytest.ExitCode.INTERNAL_ERROR)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps the tests of a file together where several processes share the work, and all that need the one real node."""
-    for item in items:
-        group = "e2e" if "e2e" in item.path.parts else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     """Says at the very end what was left out, and why."""

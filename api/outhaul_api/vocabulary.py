@@ -19,7 +19,7 @@ UNINSTALL_FIRST_ANNOTATION = f"{GROUP}/uninstall-first"
 """On an Installation: `true` lets it be uninstalled although others use its outputs or depend on it."""
 
 RUN_ANNOTATION = f"{GROUP}/run"
-"""On a latest Secret: the name of the run that it shows."""
+"""On a latest Secret: the name of the run that last changed it."""
 
 GENERATION_ANNOTATION = f"{GROUP}/generation"
 """On a latest Secret: the generation of the Installation that the run was made for."""

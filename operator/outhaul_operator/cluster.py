@@ -25,6 +25,7 @@ UNPROCESSABLE = 422
 _REQUEST_TIMEOUT_S = 30
 _MAX_MESSAGE = 1000
 
+_TOO_LARGE = "request is too large"
 _WATCH_S = 300
 _METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
@@ -404,7 +405,8 @@ def _error(what: str, status: int, data: bytes) -> ApiError:
             return ConflictError(what, status, message)
         case ((401 | 408 | 429), _):
             return UnavailableError(what, status, message)
-        case _ if status >= 500:  # noqa: PLR2004
+        # Beyond etcd's limit the same request never succeeds.
+        case _ if status >= 500 and _TOO_LARGE not in message:  # noqa: PLR2004
             return UnavailableError(what, status, message)
         case _:
             return RefusedError(what, status, message)

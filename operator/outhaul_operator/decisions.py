@@ -84,6 +84,8 @@ def decide(
     is_uninstall = newest.action is Action.UNINSTALL
     due = not orphan and (
         is_uninstall != to_uninstall
+        # It was taken back before it had started anything, to make room for another.
+        or newest.started is False
         or newest.digest != spec_digest(installation)
         or (retry is not None and newest.retry != retry)
         or (compare_inputs and have_inputs_changed(newest.inputs, inputs) and not to_uninstall)

@@ -12,7 +12,7 @@ from typing import Any
 from outhaul_api.agentaction import AgentActionSpec, PodEnvVar
 from outhaul_api.installation import Input, Installation
 from outhaul_api.installationoutput import InstallationOutput, Output
-from outhaul_api.vocabulary import OutputType, Reason
+from outhaul_api.vocabulary import RETRY_ANNOTATION, OutputType, Reason
 
 from outhaul_operator import names
 from outhaul_operator.cluster import Kind
@@ -118,11 +118,19 @@ def _check(one: Input) -> None:
 def _find(one: Input, record: InstallationOutput | None) -> Output:
     wanted = one.output
     assert wanted is not None  # noqa: S101 - the caller's promise
-    found = [output for output in record.status.outputs if output.name == wanted.name] if record is not None else []
-    if not found:
+    where = f"spec.inputs {one.name!r}: Installation {wanted.installation}"
+    if record is None:
         raise WaitingError(
             Reason.OUTPUT_NOT_FOUND,
-            f"spec.inputs {one.name!r}: Installation {wanted.installation} has no output {wanted.name!r}",
+            f"{where} has no record of its outputs; if it was deleted, set the annotation {RETRY_ANNOTATION} there",
+            is_watched=True,
+        )
+    found = [output for output in record.status.outputs if output.name == wanted.name]
+    if not found:
+        known = ", ".join(output.name for output in record.status.outputs[:20]) or "none"
+        raise WaitingError(
+            Reason.OUTPUT_NOT_FOUND,
+            f"{where} has no output {wanted.name!r}, but {known}; correct the name, or have it give that output",
             is_watched=True,
         )
     return found[0]
@@ -201,3 +209,12 @@ def _optional(reference: dict[str, Any] | None) -> dict[str, Any] | None:
     if "items" in reference:
         return {**reference, "optional": True}
     return {kind: {**where, "optional": True} for kind, where in reference.items()}
+
+
+def are_stale(spec: AgentActionSpec, resolved: Resolved) -> bool:
+    """Tells whether a run refers to Secrets of a peer's former run, which may be gone."""
+    wanted = {one.name for one in resolved.values.values() if isinstance(one, Reference) and one.kind == "secret"}
+    references = [variable.value_from.get("secretKeyRef", {}) for variable in spec.env if variable.value_from]
+    volumes = [volume.get("secret", {}) for volume in spec.volumes]
+    have = {str(one.get("name")) for one in references} | {str(one.get("secretName")) for one in volumes}
+    return not wanted <= have

@@ -73,6 +73,9 @@ from outhaul_operator.view import Key
 _TERMINATING = "because it is being terminated"
 """The API server's words when something is created in a namespace that is being deleted."""
 
+_FIRST_CHECK_S = 120.0
+"""The latest Secrets are compared within this time after a start, so that restarts do not put it off for ever."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -95,10 +98,13 @@ class Installations:
         self._references = references
         self._records = Records(context.cluster)
         self._checked_at: dict[Key, float] = {}
-        """When each latest Secret was last compared; a restart spreads the first time over one interval."""
+        """When each latest Secret was last compared."""
 
-    async def reconcile(self, key: Key) -> None:
+    async def reconcile(self, key: Key) -> float | None:
         """Brings one Installation a step further, and says in its status where it stands.
+
+        Returns:
+            The seconds until its latest Secret is to be compared again; None where it has none.
 
         Raises:
             ApiError: The API server could not be asked; the pass has to be repeated.
@@ -107,22 +113,24 @@ class Installations:
         obj = self._context.view.get(key)
         if obj is None:
             self._checked_at.pop(key, None)
-            return
+            return None
         try:
             one = _Pass(self._context, obj)
         except ValidationError as error:
             await _refuse(self._context.cluster, obj, explain(error))
-            return
+            return None
         interval = self._context.settings.resync_seconds
         now = time.monotonic()
-        # What has not succeeded yet has no Secret that could have been edited.
-        age = random.uniform(0, interval) if one.installation.status.last_succeeded is not None else 0.0  # noqa: S311 - jitter
+        # After a start soon, but not all at once; what has not succeeded yet has no Secret that could have been edited.
+        has_secret = one.installation.status.last_succeeded is not None
+        age = interval - random.uniform(0, min(interval, _FIRST_CHECK_S)) if has_secret else 0.0  # noqa: S311 - jitter
         checked_at = self._checked_at.setdefault(key, now - age)
         is_check_due = now - checked_at >= interval
         found = await needs.look(one.installation, self._context.view, self._graph, self._records, self._references)
         await one.run(parse_actions(self._context.view.owned(key)), found, check=is_check_due)
         if is_check_due:
             self._checked_at[key] = now
+        return self._checked_at[key] + interval - now if has_secret else None
 
 
 async def _refuse(cluster: Cluster, obj: Object, why: str) -> None:
@@ -219,7 +227,8 @@ class _Pass:
             case Absent():
                 return await self._end("uninstalled, as spec.uninstalled asks")
             case InFlight():
-                if decision.newer_is_due and await self._abandon():
+                is_stale = decision.newer_is_due or self._refers_to_former_secrets()
+                if is_stale and await self._abandon():
                     decision = InFlight(self._run or decision.run, newer_is_due=True)
                 return outcomes.in_flight(decision, self._action)
             case Settled():
@@ -309,6 +318,13 @@ class _Pass:
         self._view.put(Kind.AGENT_ACTION, created)
         return AgentAction.model_validate(created)
 
+    def _refers_to_former_secrets(self) -> bool:
+        """Tells whether the newest run waits for Secrets of a peer's former run, which may be gone."""
+        resolved = self._needs.inputs
+        if self._action is None or resolved is None or self._action.spec.action is Action.UNINSTALL:
+            return False
+        return inputs.are_stale(self._action.spec, resolved)
+
     async def _abandon(self) -> bool:
         """Cancels a run whose pod has never started anything; returns whether that was so."""
         if self._action is None or self._run is None or not await launches.take_back(self._context, self._action):
@@ -373,8 +389,8 @@ class _Pass:
         self._put(await self._cluster.apply_status(Kind.INSTALLATION, self._obj, wanted))
         said = outcomes.find(old.conditions, InstallationCondition.READY)
         is_new = said is None or (said.reason, said.message) != (outcome.reason, outcome.message)
-        is_missing = outcome.reason is Reason.AGENT_CONFIG_NOT_FOUND
-        if is_new and (outcome.stalled or outcome.ready or is_missing):
+        is_held_up = outcome.reason in {Reason.AGENT_CONFIG_NOT_FOUND, Reason.IN_USE}
+        if is_new and (outcome.stalled or outcome.ready or is_held_up):
             kind: events.EventType = "Normal" if outcome.ready else "Warning"
             run = self._run.name if self._run is not None else ""
             await events.emit(

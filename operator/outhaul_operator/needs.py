@@ -86,7 +86,7 @@ async def wait_for_users(cluster: Cluster, installation: Installation) -> None:
     if users:
         raise WaitingError(
             Reason.IN_USE,
-            f"used by {', '.join(users)}, which have to be uninstalled first; "
-            f"set the annotation {UNINSTALL_FIRST_ANNOTATION} to true not to wait for them",
+            f"{', '.join(users)} {'uses' if len(users) == 1 else 'use'} it: uninstall that first, "
+            f"or set the annotation {UNINSTALL_FIRST_ANNOTATION} to true not to wait",
             is_watched=True,
         )

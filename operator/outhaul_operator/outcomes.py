@@ -72,7 +72,7 @@ def settled(run: RunReference, action: AgentAction | None, installation: Install
     if run.action is Action.UNINSTALL:
         remedy += "; deletionPolicy Orphan gives up what was installed"
     how = "has failed" if run.phase is ActionPhase.FAILED else "was cancelled"
-    message = f"run {run.name} ({run.action}) {how}: {why}. Then {remedy}."
+    message = f"run {run.name} ({run.action}) {how}: {why}. To go on, {remedy}."
     return Outcome(InstallationPhase.FAILED, reason, message, stalled=True)
 
 

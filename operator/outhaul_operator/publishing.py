@@ -4,6 +4,7 @@ Every step may run again after a crash: what exists is compared, what is equal i
 """
 
 import base64
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ from outhaul_operator.verdicts import RunFailedError
 
 _FORBIDDEN = 403
 
+MAX_RECORD_BYTES = 1_400_000
+"""What is surely taken as one object: etcd refuses requests of 1.5 MiB."""
 _MOST_SECRETS = 128
 """More than the agent's outputs can ever need: see outhaul_grpc.protocol.MAX_TOTAL_BYTES."""
 
@@ -74,11 +77,18 @@ async def publish_run(
     encoded = encoding.encode(
         outputs, [names.output_secret_name(run, shard) for shard in range(_MOST_SECRETS)], fingerprint
     )
-    for name, data in encoded.secrets:
-        await _write_run_secret(cluster, action, name, data)
     phase = OutputPhase.FAILED if failed or encoded.too_large else OutputPhase.CURRENT
     record = _record(action, encoded, phase, provenance, engine_names).to_json()
     record["metadata"] = ownership.of_run(action, run)
+    size = len(json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode())
+    if size > MAX_RECORD_BYTES:
+        raise RunFailedError(
+            Reason.OUTPUT_TOO_LARGE,
+            f"the record of {len(outputs):,} outputs would have {size:,} bytes, and one object may have "
+            f"{MAX_RECORD_BYTES:,}; output fewer, or give them shorter names",
+        )
+    for name, data in encoded.secrets:
+        await _write_run_secret(cluster, action, name, data)
     try:
         await cluster.create(Kind.INSTALLATION_OUTPUT, record)
     except AlreadyExistsError:

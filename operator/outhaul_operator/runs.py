@@ -107,6 +107,7 @@ class _Run:
         self._obj = obj
         self._status = statuses.read(obj)
         self._results = Results(context)
+        self._where_to_look = ""
         self._warnings = PodWarnings(context.cluster)
         self._redial_s, self._longest_redial_s = _REDIAL_S
         self._looked_at = time.monotonic()
@@ -139,6 +140,9 @@ class _Run:
                 Reason.NO_AGENT_IMAGE,
                 "no image for the agent: set image in an AgentConfig, or the operator's --agent-image",
             )
+        account = f"service account {config.service_account}" if config.service_account else "no service account"
+        namespace, name = action.metadata.namespace, names.pod_name(action.metadata.name)
+        self._where_to_look = f"kubectl logs -n {namespace} {name}; the pod has {account}"
         pod = await launches.launch(self._context, action, config, image)
         provenance = Provenance(operator_version=__version__, image=image, action_uid=action.metadata.uid)
         while True:
@@ -320,6 +324,8 @@ class _Run:
             await self._say("Warning", Reason(status.reason), status.message or "")
 
     async def _end(self, status: AgentActionStatus) -> None:
+        if status.reason == Reason.COMMAND_FAILED:
+            status = status.model_copy(update={"message": f"{status.message} ({self._where_to_look})"})
         await self._note(status.model_copy(update={"finished_at": status.finished_at or now()}))
         if status.phase is not ActionPhase.SUCCEEDED:
             await self._say("Warning", Reason(status.reason or Reason.RUN_FAILED), status.message or "")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from outhaul_api.agentaction import AgentAction, OutputSource
+from outhaul_api.common import seconds
 from outhaul_api.vocabulary import Action, OutputFormat, Reason
 from pydantic import ValidationError
 
@@ -46,6 +47,8 @@ def _faults(action: AgentAction) -> list[str]:
     needs_commands = spec.action is not Action.RECOLLECT or not spec.outputs
     if (spec.command and spec.commands) or (needs_commands and not commands_of(spec)):
         faults.append("spec must give either commands, or command with args")
+    if seconds(spec.timeout) <= 0:
+        faults.append("spec.timeout must be more than 0")
     if spec.args and not spec.command:
         faults.append("spec.args needs spec.command")
     faults += [
@@ -55,7 +58,7 @@ def _faults(action: AgentAction) -> list[str]:
     ]
     faults += [f"{where} has a NUL character" for where in _with_nul(spec.to_json(), "spec")]
     for index, source in enumerate(spec.outputs):
-        faults += _source_faults(f"spec.outputs[{index}]", source)
+        faults += source_faults(f"spec.outputs[{index}]", source)
     for path, content in spec.files.items():
         pure = PurePosixPath(path)
         if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
@@ -79,7 +82,8 @@ def _with_nul(value: object, where: str) -> Iterator[str]:
             yield from _with_nul(inner, f"{where}[{index}]")
 
 
-def _source_faults(where: str, source: OutputSource) -> list[str]:
+def source_faults(where: str, source: OutputSource) -> list[str]:
+    """Returns what is wrong with an output source; `where` is its place in the object."""
     given = [name for name in ("directory", "command", "manifest") if getattr(source, name) is not None]
     if len(given) != 1:
         return [

@@ -271,7 +271,7 @@ def test_who_is_used_goes_last(objects: Objects) -> None:
     objects.ready("taker")
     objects.delete("Installation", "giver")
     message = objects.condition("Installation", "giver", "Ready", "False", "InUse")["message"]
-    assert "used by taker" in message
+    assert "taker uses it" in message
     assert "outhaul.dev/uninstall-first" in message
     objects.settle()
     assert len(objects.runs("giver")) == 1

@@ -249,10 +249,15 @@ def test_nothing_is_forgotten_before_it_is_uninstalled(decided: list[tuple[Case,
 
 
 def test_what_has_ended_starts_again_only_for_a_reason(decided: list[tuple[Case, Decision]]) -> None:
-    """A run that has ended is the last one while spec, retry token and direction stay the same."""
+    """A run that has ended is the last one while spec, retry token and direction stay the same.
+
+    One that was taken back made room for another, and so is not.
+    """
     for case, decision in decided:
         one = case.newest
-        if one is None or one.phase is None or case.changed or case.retry not in {None, one.retry} or case.inputs:
+        if one is None or one.phase is None or one.started is False:
+            continue
+        if case.changed or case.retry not in {None, one.retry} or case.inputs:
             continue
         if (one.action is UNINSTALL) == case.to_uninstall and not case.recollect and not one.outputs_lost:
             assert not isinstance(decision, Due), case

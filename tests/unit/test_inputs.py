@@ -109,10 +109,17 @@ def test_an_output_that_was_not_stored() -> None:
         resolved(from_output(), {"secretKeyRef": None})
 
 
-@pytest.mark.parametrize("records", [{"db": record()}, {"db": None}, {}], ids=["others", "no record", "unknown"])
-def test_an_output_that_is_missing(records: dict[str, InstallationOutput | None]) -> None:
-    """An output that does not exist may come: both names are told, and a watch reports it."""
-    with pytest.raises(WaitingError, match="Installation db has no output 'host'") as caught:
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        pytest.param({"db": record()}, "has no output 'host', but none; correct the name", id="others"),
+        pytest.param({"db": None}, "has no record of its outputs", id="no record"),
+        pytest.param({}, "has no record of its outputs", id="unknown"),
+    ],
+)
+def test_an_output_that_is_missing(records: dict[str, InstallationOutput | None], words: str) -> None:
+    """An output that does not exist may come: the names and what to do are told, and a watch reports it."""
+    with pytest.raises(WaitingError, match=f"Installation db {words}") as caught:
         inputs.resolve(wants(from_output()), records, {})
     assert caught.value.reason is Reason.OUTPUT_NOT_FOUND
     assert caught.value.is_watched

@@ -104,7 +104,7 @@ def test_a_failure_is_stalled() -> None:
     assert outcome.phase is InstallationPhase.FAILED
     assert outcome.message == (
         "run shop-1 (install) has failed: apply: exit code 3. "
-        "Then change the spec, or set the annotation outhaul.dev/retry to a new value."
+        "To go on, change the spec, or set the annotation outhaul.dev/retry to a new value."
     )
     assert told(outcome, run(FAILED)) == {
         "Ready": ("False", "RunFailed"),

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
+from outhaul_api.common import seconds
 from outhaul_api.installation import Installation
 from outhaul_api.vocabulary import RETRY_ANNOTATION, Action, Reason
 
 from outhaul_operator.engines import exec as exec_engine
 from outhaul_operator.engines import porter, terraform
 from outhaul_operator.engines.plan import Plan
+from outhaul_operator.validation import source_faults
 from outhaul_operator.verdicts import StalledError
 
 _ENGINES: dict[str, Callable[[Installation, Action], Plan | None]] = {
@@ -42,6 +44,8 @@ def plan(installation: Installation, action: Action, configured: str | None) -> 
             Reason.UNKNOWN_ENGINE,
             f"spec.engine {name!r} is not known; use one of {known}, or correct the AgentConfig",
         )
+    if action is not Action.UNINSTALL:
+        _check(installation, name)
     result = engine(installation, action)
     if result is None:
         return None
@@ -56,3 +60,30 @@ def plan(installation: Installation, action: Action, configured: str | None) -> 
             f"set the annotation {RETRY_ANNOTATION} to a new value for another run",
         )
     return result
+
+
+_FIELDS = {"commands": {"exec"}, "bundle": {"porter"}, "source": {"exec", "terraform"}}
+"""Fields that only some engines read; elsewhere they would be ignored."""
+
+
+def _check(installation: Installation, engine: str) -> None:
+    """Refuses what no engine, or not this one, could do anything with.
+
+    Raises:
+        StalledError: The message names the field.
+    """
+    spec = installation.spec
+    for field, engines in _FIELDS.items():
+        if getattr(spec, field) is not None and engine not in engines:
+            where = "spec.engine" if spec.engine else "the AgentConfig, or the default"
+            raise StalledError(
+                Reason.INVALID_SPEC,
+                f"spec.{field} is for engine {' or '.join(sorted(engines))}, and the engine is {engine} (by {where}); "
+                f"set spec.engine, or remove spec.{field}",
+            )
+    if spec.timeout is not None and seconds(spec.timeout) <= 0:
+        raise StalledError(Reason.INVALID_SPEC, "spec.timeout must be more than 0")
+    sources = spec.outputs.from_ or []
+    faults = [fault for index, one in enumerate(sources) for fault in source_faults(f"spec.outputs.from[{index}]", one)]
+    if faults:
+        raise StalledError(Reason.INVALID_SPEC, "; ".join(faults[:5]))
