@@ -12,7 +12,7 @@ from pathlib import Path
 from outhaul_grpc.v1 import agent_pb2 as pb
 
 from outhaul_agent import workspace
-from outhaul_agent.processes import Process, Processes
+from outhaul_agent.processes import Ending, Process, Processes
 from outhaul_agent.reasons import Problem, Reason, RunError, quoted
 from outhaul_agent.state import Progress
 
@@ -33,7 +33,24 @@ class Surroundings:
     stop: asyncio.Event
     """Set when the run is to be cancelled."""
     grace: float
-    """Seconds from SIGTERM to SIGKILL."""
+    """Seconds from SIGTERM to SIGKILL after a timeout."""
+    stop_grace: float
+    """Seconds from SIGTERM to SIGKILL when the run is cancelled."""
+    stderr: int | None = None
+    """A descriptor for what they print as errors; None: the pod's log."""
+
+    async def finish(self, process: Process, limit: float) -> Ending:
+        """Waits for a process's end, at most so many seconds until it is told to end."""
+        return await self.processes.finish(
+            process, limit=limit, grace=self.grace, stop=self.stop, stop_grace=self.stop_grace
+        )
+
+    def cancelled(self, what: str = "", ending: Ending | None = None) -> Problem:
+        """Returns why a run ends that is cancelled, and what of it (`what`) had to be killed."""
+        message = "the run was told to stop before it was done"
+        if ending is not None and ending.killed:
+            message += f"; {what} did not end in time and was killed: it may have left a lock"
+        return Problem(Reason.CANCELLED, message)
 
 
 class StartError(RunError):
@@ -53,19 +70,17 @@ async def run_commands(spec: pb.RunSpec, progress: Progress, around: Surrounding
     deadline = time.monotonic() + spec.timeout_seconds
     for index, command in enumerate(spec.commands):
         if around.stop.is_set():
-            break
+            return around.cancelled()
         if time.monotonic() >= deadline:
             return _run_timed_out(spec, command)
         left = deadline - time.monotonic()
         problem = await _run_step(index, spec, progress, around, left)
         if around.stop.is_set():
-            break
+            return problem
         if problem is not None and time.monotonic() >= deadline:
             return problem
         if problem is not None and not command.continue_on_error:
             return problem
-    if around.stop.is_set():
-        return Problem(Reason.CANCELLED, "the run was told to stop before it was done")
     return None
 
 
@@ -86,14 +101,11 @@ async def _run_step(
             Problem(error.problem.reason, f"step {quoted(command.name)}: {error}"),
         )
     else:
-        ending = await around.processes.finish(
-            process,
-            limit=left if of_run else command.timeout_seconds,
-            grace=around.grace,
-            stop=around.stop,
-        )
+        ending = await around.finish(process, left if of_run else command.timeout_seconds)
         code = ending.exit_code
-        if ending.timed_out:
+        if around.stop.is_set() and code != 0:
+            problem = around.cancelled(f"step {quoted(command.name)}", ending)
+        elif ending.timed_out:
             problem = _run_timed_out(spec, command) if of_run else _step_timed_out(command)
         elif code != 0:
             problem = Problem(Reason.COMMAND_FAILED, f"step {quoted(command.name)} {_describe(code)}")
@@ -120,7 +132,7 @@ def start(
         if not cwd.is_dir():
             message = f"the working directory {quoted(str(cwd))} does not exist"
             raise StartError(Reason.COMMAND_FAILED, message, NOT_EXECUTABLE)
-        return around.processes.start(argv, cwd=cwd, environment=full, stdout=stdout)
+        return around.processes.start(argv, cwd=cwd, environment=full, stdout=stdout, stderr=around.stderr)
     except OSError as error:
         raise _start_error(argv[0], cwd, full.get("PATH"), error) from None
 

@@ -50,6 +50,8 @@ class Ending:
 
     exit_code: int
     timed_out: bool
+    killed: bool
+    """Whether it had to be, since it did not end when it was told to."""
 
 
 class Processes:
@@ -66,9 +68,15 @@ class Processes:
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
 
     def start(
-        self, argv: Sequence[str], *, cwd: Path, environment: Mapping[str, str], stdout: int | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        stdout: int | None = None,
+        stderr: int | None = None,
     ) -> Process:
-        """Starts a program with no input, and the agent's output unless `stdout` is another descriptor.
+        """Starts a program with no input, and the agent's outputs unless `stdout` or `stderr` is another one.
 
         Raises:
             OSError: it cannot be started.
@@ -79,23 +87,26 @@ class Processes:
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
+            stderr=stderr,
             start_new_session=True,
         )
         process = Process(popen.pid, asyncio.get_running_loop().create_future(), popen)
         self._own[popen.pid] = process
         return process
 
-    async def finish(self, process: Process, *, limit: float | None, grace: float, stop: asyncio.Event) -> Ending:
+    async def finish(
+        self, process: Process, *, limit: float | None, grace: float, stop: asyncio.Event, stop_grace: float
+    ) -> Ending:
         """Waits until a process has ended, and ends what it has left in its group.
 
         Args:
             process: the process.
             limit: seconds until it is told to end; None: never.
             grace: seconds from being told until it is killed.
-            stop: once set, the process is told to end and then waited for without any limit: how long it may
-                take is the kubelet's business.
+            stop: once set, the process is told to end at once.
+            stop_grace: instead of `grace` after that.
         """
-        timed_out = False
+        timed_out = killed = False
         stopped = asyncio.ensure_future(stop.wait())
         try:
             events: set[asyncio.Future[Any]] = {process.exited, stopped}
@@ -104,14 +115,20 @@ class Processes:
                 process.signal_group(signal.SIGTERM)
                 timed_out = not stopped.done()
                 if timed_out:
-                    await asyncio.wait({process.exited}, timeout=grace)
-                    if not process.exited.done():
-                        process.signal_group(signal.SIGKILL)
+                    over = time.monotonic() + grace
+                    await asyncio.wait(events, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+                    # Being told to stop as well gives no more time than there was.
+                    stop_grace = min(stop_grace, max(over - time.monotonic(), 0.0))
+                if stopped.done():
+                    await asyncio.wait({process.exited}, timeout=stop_grace)
+                killed = not process.exited.done()
+                if killed:
+                    process.signal_group(signal.SIGKILL)
             code = await asyncio.shield(process.exited)
         finally:
             stopped.cancel()
         await self._clear_group(process)
-        return Ending(code, timed_out)
+        return Ending(code, timed_out, killed)
 
     async def kill_rest(self) -> None:
         """Kills every child that is left, daemons too, and their children as they become ours."""

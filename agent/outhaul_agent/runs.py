@@ -7,7 +7,7 @@ import asyncio
 import logging
 import signal
 
-from outhaul_grpc.protocol import KILL_GRACE
+from outhaul_grpc.protocol import KILL_GRACE, STOP_GRACE
 from outhaul_grpc.v1 import agent_pb2 as pb
 
 from outhaul_agent import declarations, sources, workspace
@@ -65,6 +65,7 @@ async def _work(
         environment=settings.command_environment(),
         stop=stop,
         grace=spec.kill_grace_seconds or KILL_GRACE,
+        stop_grace=spec.stop_grace_seconds or STOP_GRACE,
     )
     found = Collection()
     try:
@@ -73,7 +74,7 @@ async def _work(
         problem = await run_commands(spec, progress, around)
         if not stop.is_set():
             progress.enter(pb.PHASE_COLLECTING)
-            found = await sources.collect(spec, around)
+            found = await sources.collect(spec, around, failed=problem is not None)
             origins = [sources.origin_of(source) for source in spec.outputs]
             await asyncio.to_thread(declarations.apply, spec, found, origins, complete=problem is None)
             # What a failed command has left behind is welcome as far as it can be read.
@@ -84,7 +85,8 @@ async def _work(
         problem = Problem(Reason.RUN_FAILED, f"the pod's volumes cannot be used: {error.strerror}")
     if stop.is_set():
         found = Collection()
-        problem = Problem(Reason.CANCELLED, "the run was told to stop before it was done")
+        if problem is None or problem.reason is not Reason.CANCELLED:
+            problem = around.cancelled()
     await processes.kill_rest()
     outputs = found.sorted()
     service.hold(outputs)

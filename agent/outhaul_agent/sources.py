@@ -5,10 +5,12 @@ Files and data are the commands' work and may be anything: devices, links to els
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
 import stat
+import subprocess
 import time
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from outhaul_agent import formats, workspace
 from outhaul_agent.commands import StartError, Surroundings, start
 from outhaul_agent.outputs import Collection
 from outhaul_agent.processes import Process
-from outhaul_agent.reasons import quoted
+from outhaul_agent.reasons import RunError, quoted
 from outhaul_agent.values import BadValue
 
 _READ_BYTES = 64 * 1024
@@ -33,8 +35,20 @@ class TooLarge(Exception):  # noqa: N818 - a file is, or what a command prints
     """There is no room for something; the text says how many bytes it has."""
 
 
-async def collect(spec: pb.RunSpec, around: Surroundings) -> Collection:
-    """Returns the outputs of all sources, and the problems with them."""
+async def collect(spec: pb.RunSpec, around: Surroundings, *, failed: bool) -> Collection:
+    """Returns the outputs of all sources, and the problems with them.
+
+    Args:
+        spec: the run.
+        around: what output commands are started with.
+        failed: whether the run has failed before. Then output commands may well fail, and their errors would only
+            hide the real one in the pod's log.
+
+    Raises:
+        RunError: the run is cancelled, and an output command had to be killed.
+    """
+    if failed:
+        around = dataclasses.replace(around, stderr=subprocess.DEVNULL)
     found = Collection()
     deadline = time.monotonic() + COLLECT_TIMEOUT
     for source in spec.outputs:
@@ -194,13 +208,17 @@ async def _capture(source: pb.CommandSource, around: Surroundings, limit: int, s
     finally:
         os.close(writing)
     printed = asyncio.ensure_future(_read_pipe(reading, limit, process))
-    ending = await around.processes.finish(process, limit=max(seconds, 0.0), grace=around.grace, stop=around.stop)
+    ending = await around.finish(process, max(seconds, 0.0))
     # Its end is the pipe's end, unless a daemon that it started holds the pipe.
     await asyncio.wait({printed}, timeout=_DRAIN)
     if not printed.done():
         printed.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await printed
+    if around.stop.is_set() and ending.killed:
+        problem = around.cancelled(f"output command {quoted(source.argv[0])}", ending)
+        raise RunError(problem.reason, problem.message)
+    if printed.cancelled():
         raise BadValue("it left a process behind that holds its standard output")
     if printed.exception() is None:
         if ending.timed_out:

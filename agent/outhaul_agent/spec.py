@@ -94,7 +94,8 @@ def check_spec(spec: pb.RunSpec) -> None:
 
 
 def _check_timeouts(spec: pb.RunSpec) -> None:
-    for seconds in (spec.timeout_seconds, spec.linger_seconds, spec.kill_grace_seconds):
+    graces = (spec.kill_grace_seconds, spec.stop_grace_seconds)
+    for seconds in (spec.timeout_seconds, spec.linger_seconds, *graces):
         if not math.isfinite(seconds) or seconds < 0:
             raise _invalid("a timeout of the run is negative or no number")
     if spec.timeout_seconds == 0:

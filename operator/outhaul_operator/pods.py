@@ -24,6 +24,10 @@ CONTAINER = "agent"
 DEFAULT_LINGER = "24h"
 _USER = 65532
 _GRACE_S = 120
+_KUBERNETES_GRACE_S = 30
+"""Kubernetes' own default, where a template takes ours away."""
+_LAST_WORD_S = 10
+"""What an agent needs of the pod's grace once it has killed a command."""
 
 _FORMATS = {
     OutputFormat.TERRAFORM: pb.OUTPUT_FORMAT_TERRAFORM,
@@ -72,7 +76,17 @@ def run_spec(action: AgentAction, config: AgentConfigSpec) -> pb.RunSpec:
         linger_seconds=linger_seconds(config),
         declare=[_declaration(one) for one in spec.declare],
         non_sensitive=spec.non_sensitive,
+        stop_grace_seconds=_stop_grace_seconds(config),
     )
+
+
+def _stop_grace_seconds(config: AgentConfigSpec) -> float:
+    ours = {"spec": {"terminationGracePeriodSeconds": _GRACE_S}}
+    spec = merge_template(ours, config.pod_template or {})["spec"]
+    grace = spec.get("terminationGracePeriodSeconds", _KUBERNETES_GRACE_S)
+    if not isinstance(grace, int | float):  # the API server refuses the pod
+        grace = _GRACE_S
+    return float(max(grace - _LAST_WORD_S, grace / 2, 1))
 
 
 def _declaration(one: OutputDeclaration) -> pb.OutputDeclaration:

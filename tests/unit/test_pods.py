@@ -351,6 +351,23 @@ def test_defaults_of_a_run() -> None:
     assert (spec.timeout_seconds, spec.linger_seconds) == (3600, 24 * 3600)
 
 
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ({}, 110),
+        ({"terminationGracePeriodSeconds": 600}, 590),
+        ({"terminationGracePeriodSeconds": 15}, 7.5),
+        ({"terminationGracePeriodSeconds": 0}, 1),
+        ({"terminationGracePeriodSeconds": None}, 20),
+        ({"terminationGracePeriodSeconds": "x"}, 110),
+    ],
+)
+def test_the_agent_stops_before_the_pods_grace_is_over(template: dict[str, Any], expected: float) -> None:
+    """A command that does not end is killed while the agent can still say so, whatever the template gives the pod."""
+    assert spec_of(run_secret(action(), podTemplate={"spec": template})).stop_grace_seconds == expected
+    assert spec_of(run_secret(action())).stop_grace_seconds == 110
+
+
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 

@@ -247,6 +247,43 @@ async def test_sigterm_lets_the_command_finish(start_agent: StartAgent) -> None:
     assert message["steps"][0]["exitCode"] == 7
 
 
+async def test_who_ignores_sigterm_is_killed_in_time(start_agent: StartAgent) -> None:
+    """The agent has its last word before the kubelet would kill it, and says that the command was killed."""
+    script = "trap '' TERM; echo $$ > up; while true; do sleep 0.1; done"
+    running = start_agent(run_spec(shell(script), shell("true", "next"), stop_grace_seconds=1))
+    pid = int(await running.until(running.work_dir / "up"))
+    running.signal(signal.SIGTERM)
+    assert await running.wait() == 143
+    assert not alive(pid)
+    message = running.termination
+    assert (message["phase"], message["reason"]) == ("PHASE_CANCELLED", "Cancelled")
+    assert "step 'main' did not end in time and was killed" in message["message"]
+    assert [step["phase"] for step in message["steps"]] == ["STEP_PHASE_FAILED", "STEP_PHASE_SKIPPED"]
+    assert message["steps"][0]["exitCode"] == 137
+
+
+async def test_being_told_to_stop_gives_no_more_time(start_agent: StartAgent) -> None:
+    """A command that has its timeout behind it, and a long grace, is killed in time all the same."""
+    script = "trap 'echo asked > asked' TERM; while true; do sleep 0.1; done"
+    spec = run_spec(shell(script), timeout_seconds=0.5, kill_grace_seconds=600, stop_grace_seconds=0.5)
+    running = start_agent(spec)
+    await running.until(running.work_dir / "asked")
+    running.signal(signal.SIGTERM)
+    assert await running.wait() == 143
+    assert "step 'main' did not end in time" in running.termination["message"]
+
+
+async def test_an_output_command_that_ignores_sigterm_is_killed(start_agent: StartAgent) -> None:
+    """What holds for a run's commands holds for those of its outputs."""
+    source = output_command("trap '' TERM; echo up > up; while true; do sleep 0.1; done", pb.OUTPUT_FORMAT_TEXT, "x")
+    running = start_agent(run_spec(shell("true"), outputs=[source], stop_grace_seconds=0.5))
+    await running.until(running.work_dir / "up")
+    running.signal(signal.SIGTERM)
+    assert await running.wait() == 143
+    assert running.termination["phase"] == "PHASE_CANCELLED"
+    assert "output command '/bin/sh' did not end in time and was killed" in running.termination["message"]
+
+
 async def test_a_watcher_sees_the_cancellation(start_agent: StartAgent) -> None:
     """The final state still goes out to the operator before the agent ends."""
     running = start_agent(run_spec(shell("trap 'exit 1' TERM; echo up > up; sleep 600 & wait")))

@@ -218,3 +218,15 @@ async def test_listed_in_the_order_of_their_bytes(start_agent: StartAgent) -> No
         infos = await agent.outputs()
     assert [info.name for info in infos] == ["Z", "_", "a", "b", "é"]
     assert isinstance(infos[0], agents.OutputInfo)
+
+
+@pytest.mark.parametrize(("code", "printed"), [(0, True), (4, False)])
+async def test_errors_of_output_commands_do_not_hide_the_real_one(
+    start_agent: StartAgent, code: int, *, printed: bool
+) -> None:
+    """After a failed run the pod's log ends with what has failed, not with what its output commands think of it."""
+    source = output_command("echo noise >&2; printf 1", pb.OUTPUT_FORMAT_TEXT, "x")
+    _, outputs, running = await collected(start_agent, f"echo real >&2; exit {code}", source)
+    assert outputs == {"x": b"1"}
+    assert "real\n" in running.log
+    assert ("noise\n" in running.log) is printed

@@ -42,6 +42,9 @@ COLLECT_TIMEOUT = 900.0
 KILL_GRACE = 30.0
 """Seconds from SIGTERM to SIGKILL where a command has to be stopped, unless the run says otherwise."""
 
+STOP_GRACE = 30.0
+"""Seconds from SIGTERM to SIGKILL where the pod is told to stop, unless the run says otherwise."""
+
 
 def common_versions(theirs: Iterable[int]) -> list[int]:
     """Returns the protocol versions that both sides speak, the newest first; empty: they cannot talk."""

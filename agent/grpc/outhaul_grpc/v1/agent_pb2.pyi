@@ -477,6 +477,7 @@ class RunSpec(_message.Message):
     KILL_GRACE_SECONDS_FIELD_NUMBER: _builtins.int
     DECLARE_FIELD_NUMBER: _builtins.int
     NON_SENSITIVE_FIELD_NUMBER: _builtins.int
+    STOP_GRACE_SECONDS_FIELD_NUMBER: _builtins.int
     operator_version: _builtins.str
     run_uid: _builtins.str
     """The AgentAction."""
@@ -488,6 +489,10 @@ class RunSpec(_message.Message):
     """How long outputs are held for an operator that does not come."""
     kill_grace_seconds: _builtins.float
     """From SIGTERM to SIGKILL where a command has to be stopped by a timeout; 0: 30 seconds."""
+    stop_grace_seconds: _builtins.float
+    """From SIGTERM to SIGKILL where the pod is told to stop; 0: 30 seconds. Less than the pod's own grace, or the agent
+    is killed with the command and cannot say what has happened.
+    """
     @_builtins.property
     def protocol_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Every protocol version that the operator speaks. The agent starts nothing where none is its own."""
@@ -529,10 +534,11 @@ class RunSpec(_message.Message):
         kill_grace_seconds: _builtins.float = ...,
         declare: _abc.Iterable[Global___OutputDeclaration] | None = ...,
         non_sensitive: _abc.Iterable[_builtins.str] | None = ...,
+        stop_grace_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "copy_from", b"copy_from", "declare", b"declare", "files", b"files", "kill_grace_seconds", b"kill_grace_seconds", "linger_seconds", b"linger_seconds", "non_sensitive", b"non_sensitive", "operator_version", b"operator_version", "outputs", b"outputs", "protocol_versions", b"protocol_versions", "run_name", b"run_name", "run_namespace", b"run_namespace", "run_uid", b"run_uid", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "copy_from", b"copy_from", "declare", b"declare", "files", b"files", "kill_grace_seconds", b"kill_grace_seconds", "linger_seconds", b"linger_seconds", "non_sensitive", b"non_sensitive", "operator_version", b"operator_version", "outputs", b"outputs", "protocol_versions", b"protocol_versions", "run_name", b"run_name", "run_namespace", b"run_namespace", "run_uid", b"run_uid", "stop_grace_seconds", b"stop_grace_seconds", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
