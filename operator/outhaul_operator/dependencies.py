@@ -48,7 +48,7 @@ def verdict(installation: Installation, peers: Mapping[str, Installation | None]
     if waiting:
         return WaitingError(
             Reason.DEPENDENCY_NOT_READY,
-            f"Installation {', '.join(waiting)} is not Ready at its newest generation",
+            f"Installation {', '.join(waiting)} is not Ready at its newest generation, or is uninstalled",
             is_watched=True,
         )
     return None

@@ -4,6 +4,7 @@ What is no secret is put into the run as it is; a secret goes there as a referen
 that gave it, so the operator never reads it. ConfigMaps and Secrets are references always.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -17,7 +18,7 @@ from outhaul_api.vocabulary import RETRY_ANNOTATION, OutputType, Reason
 from outhaul_operator import names
 from outhaul_operator.cluster import Kind
 from outhaul_operator.engines.plan import Plan, compact
-from outhaul_operator.verdicts import StalledError, WaitingError
+from outhaul_operator.verdicts import StalledError, VerdictError, WaitingError
 
 FILES_DIR = "/outhaul/inputs"
 _MAX_VARIABLE_BYTES = 100_000
@@ -86,33 +87,52 @@ def resolve(
     """
     values: dict[str, str | Reference] = {}
     digests: dict[str, str] = {}
+    files = [one.file for one in installation.spec.inputs if one.file is not None]
     for one in installation.spec.inputs:
-        _check(one)
+        _check(one, files)
+        values[one.name] = _resolved(one, records)
         if one.output is not None:
             output = _find(one, records.get(one.output.installation))
-            values[one.name] = _value(one, output)
             digests[one.name] = output.fingerprint or output.sha256 or ""
-        elif one.config_map_key_ref is not None:
-            values[one.name] = Reference("configMap", one.config_map_key_ref.name, one.config_map_key_ref.key)
-        elif one.secret_key_ref is not None:
-            values[one.name] = Reference("secret", one.secret_key_ref.name, one.secret_key_ref.key)
     digest = names.digest(digests) if digests else ""
     if versions and all(one in versions for one in references(installation)):
         digest += "/" + names.digest({f"{kind.value[1]}/{name}": version for (kind, name), version in versions.items()})
     return Resolved(values, digest or None)
 
 
-def _check(one: Input) -> None:
+def resolvable(installation: Installation, records: Mapping[str, InstallationOutput | None]) -> Resolved:
+    """Returns those of the inputs that can be told, for an uninstall, which does not wait for the others."""
+    values: dict[str, str | Reference] = {}
+    for one in installation.spec.inputs:
+        with contextlib.suppress(VerdictError):
+            values[one.name] = _resolved(one, records)
+    return Resolved(values)
+
+
+def _resolved(one: Input, records: Mapping[str, InstallationOutput | None]) -> str | Reference:
+    if one.output is not None:
+        return _value(one, _find(one, records.get(one.output.installation)))
+    if one.config_map_key_ref is not None:
+        return Reference("configMap", one.config_map_key_ref.name, one.config_map_key_ref.key)
+    assert one.secret_key_ref is not None  # noqa: S101 - `_check` has refused everything else
+    return Reference("secret", one.secret_key_ref.name, one.secret_key_ref.key)
+
+
+def _check(one: Input, files: list[str]) -> None:
     given = [name for name in ("output", "config_map_key_ref", "secret_key_ref") if getattr(one, name) is not None]
     if len(given) != 1:
         raise StalledError(
             Reason.INVALID_SPEC,
             f"spec.inputs {one.name!r} must give exactly one of output, configMapKeyRef and secretKeyRef",
         )
-    if one.file is not None and (PurePosixPath(one.file).is_absolute() or ".." in PurePosixPath(one.file).parts):
+    path = PurePosixPath(one.file or "a")
+    if path.is_absolute() or ".." in path.parts or str(path) != (one.file or "a") or not path.name:
         raise StalledError(
-            Reason.INVALID_SPEC, f"spec.inputs {one.name!r}: the file {one.file!r} must be a relative path without '..'"
+            Reason.INVALID_SPEC,
+            f"spec.inputs {one.name!r}: the file {one.file!r} must be a relative path without '.' and '..'",
         )
+    if one.file is not None and files.count(one.file) > 1:
+        raise StalledError(Reason.INVALID_SPEC, f"spec.inputs: two give the file {one.file!r}; rename one")
 
 
 def _find(one: Input, record: InstallationOutput | None) -> Output:
@@ -148,7 +168,9 @@ def _value(one: Input, output: Output) -> str | Reference:
             f"spec.inputs {one.name!r}: the output has {output.size:,} bytes, too many for a variable; give `file`",
         )
     is_inline = output.value is not None or (output.type is OutputType.NULL and not output.sensitive)
-    if one.file is None and is_inline:
+    # The record does not keep the order of an object's keys: the Secret does.
+    is_ordered = output.type in {OutputType.OBJECT, OutputType.ARRAY}
+    if one.file is None and is_inline and not is_ordered:
         return output.value if isinstance(output.value, str) else compact(output.value)
     if output.secret_key_ref is None:
         raise StalledError(
@@ -157,7 +179,9 @@ def _value(one: Input, output: Output) -> str | Reference:
     return Reference("secret", output.secret_key_ref.name, output.secret_key_ref.key)
 
 
-def add(plan: Plan, installation: Installation, resolved: Resolved, variable_prefix: str) -> None:
+def add(
+    plan: Plan, installation: Installation, resolved: Resolved, variable_prefix: str, *, optional: bool = False
+) -> None:
     """Adds the inputs to a run.
 
     Args:
@@ -165,6 +189,7 @@ def add(plan: Plan, installation: Installation, resolved: Resolved, variable_pre
         installation: Whose inputs.
         resolved: What they are.
         variable_prefix: What comes before an input's name in its variable's.
+        optional: Whether the run starts also where what is referred to is gone.
     """
     for index, one in enumerate(installation.spec.inputs):
         value = resolved.values.get(one.name)
@@ -172,11 +197,15 @@ def add(plan: Plan, installation: Installation, resolved: Resolved, variable_pre
             continue
         if one.file is not None and isinstance(value, Reference):
             mount = f"{FILES_DIR}/{index}"
-            plan.volumes.append({"name": f"input-{index}", **value.to_volume(one.file)})
+            volume = value.to_volume(one.file)
+            if optional:
+                volume = {kind: _optional(source) for kind, source in volume.items()}
+            plan.volumes.append({"name": f"input-{index}", **volume})
             plan.volume_mounts.append({"name": f"input-{index}", "mountPath": mount, "readOnly": True})
             plan.copy_from.append(mount)
         elif isinstance(value, Reference):
-            plan.env.append(PodEnvVar(name=variable_prefix + one.name, value_from=value.to_env()))
+            reference = _optional(value.to_env()) if optional else value.to_env()
+            plan.env.append(PodEnvVar(name=variable_prefix + one.name, value_from=reference))
         else:
             # $(NAME) in a pod's env is replaced by Kubernetes; a doubled $ is not.
             plan.env.append(PodEnvVar(name=variable_prefix + one.name, value=value.replace("$", "$$")))

@@ -163,6 +163,7 @@ class _Pass:
         self._needs = needs.Needs(None, None, is_complete=False)
         self._check = False
         self._shown: str | None = None
+        self._is_hidden = False
 
     @property
     def installation(self) -> Installation:
@@ -291,7 +292,8 @@ class _Pass:
 
     def _add_inputs(self, plan: Plan, due: Action) -> None:
         if self._needs.inputs is not None:
-            inputs.add(plan, self._installation, self._needs.inputs, plan.input_prefix)
+            is_end = due is Action.UNINSTALL
+            inputs.add(plan, self._installation, self._needs.inputs, plan.input_prefix, optional=is_end)
         if due is Action.UNINSTALL:
             # Who gave them may be gone: then what the newest run had has to do.
             before = [one for one in self._actions if one.spec.action in {Action.INSTALL, Action.UPGRADE}]
@@ -355,6 +357,7 @@ class _Pass:
             await showing.withdraw_former(self._cluster, self._installation)
             self._shown = wanted
         except StalledError:
+            self._is_hidden = True
             # The failure of the newest run says more.
             if is_new:
                 raise
@@ -402,6 +405,9 @@ class _Pass:
         if outcomes.is_uninstall_success(run) or outcome.phase is InstallationPhase.UNINSTALLED:
             status.last_succeeded, status.binding, status.outputs, status.publication = None, None, [], None
             return
+        if self._is_hidden:
+            # So that the next pass tries again, and does not take for shown what is not.
+            status.publication = None
         if self._shown is not None:
             status.publication = self._shown
             status.binding = Binding(name=showing.latest_name(self._installation))

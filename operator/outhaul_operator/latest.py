@@ -94,8 +94,19 @@ async def _write_latest(cluster: Cluster, action: AgentAction, wanted: Object, *
     is_equal = existing.get("data", {}) == wanted["data"] and before == _number(wanted, PARTS_ANNOTATION, 1)
     if is_equal or owner.number < _number(existing, NUMBER_ANNOTATION, 0) <= newest:
         return before
+    await _replace(cluster, existing, wanted, owner.uid)
+    return before
+
+
+async def _replace(cluster: Cluster, existing: Object, wanted: Object, owner_uid: str) -> None:
+    namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
+    if existing.get("immutable"):
+        # Somebody has made it so; ours it is all the same.
+        await cluster.delete(Kind.SECRET, namespace, name, uid=existing["metadata"]["uid"])
+        await cluster.create(Kind.SECRET, wanted)
+        return
     operations = [
-        *ownership_tests(SecretType.OUTPUTS, owner.uid),
+        *ownership_tests(SecretType.OUTPUTS, owner_uid),
         {"op": "test", "path": "/metadata/resourceVersion", "value": existing["metadata"]["resourceVersion"]},
         {"op": "add", "path": "/data", "value": wanted["data"]},
     ]
@@ -111,7 +122,6 @@ async def _write_latest(cluster: Cluster, action: AgentAction, wanted: Object, *
         if error.status == UNPROCESSABLE:
             raise WaitingError(Reason.IN_PROGRESS, f"Secret {name} changed while it was written") from error
         raise
-    return before
 
 
 def _owner(action: AgentAction) -> InstallationReference:

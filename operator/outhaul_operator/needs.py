@@ -45,17 +45,19 @@ async def look(
     namespace = installation.metadata.namespace
     peers = {name: _installation(view, namespace, name) for name in dependencies.named(installation)}
     verdict = dependencies.verdict(installation, peers, graph.edges(namespace))
-    if verdict is not None:
-        return Needs(verdict, None, is_complete=False)
     found = {name: await records.current(peer) for name, peer in peers.items() if peer is not None}
     referred = inputs.references(installation)
     # Until it is clear whether versions can be told, no change of one may start a run.
     is_complete = not referred or references.is_known(namespace)
     versions = {one: version for one in referred if (version := references.version(one[0], namespace, one[1]))}
     try:
-        return Needs(None, inputs.resolve(installation, found, versions), is_complete=is_complete)
+        resolved = inputs.resolve(installation, found, versions)
     except VerdictError as error:
-        return Needs(error, None, is_complete=False)
+        verdict = verdict or error
+    if verdict is not None:
+        # An uninstall takes what there is.
+        return Needs(verdict, inputs.resolvable(installation, found), is_complete=False)
+    return Needs(None, resolved, is_complete=is_complete)
 
 
 def _installation(view: View, namespace: str, name: str) -> Installation | None:

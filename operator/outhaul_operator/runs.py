@@ -119,7 +119,8 @@ class _Run:
         except RunFailedError as error:
             await self._end(statuses.failed(self._status, error.reason, error.message))
         except (WaitingError, StalledError) as error:
-            await self._note(statuses.pending(self._status, error.reason, error.message))
+            if self._status.phase is not ActionPhase.RUNNING:
+                await self._note(statuses.pending(self._status, error.reason, error.message))
             raise WaitingError(error.reason, error.message) from error
         except RefusedError as error:
             if self._status.phase is ActionPhase.RUNNING:

@@ -14,7 +14,7 @@ from cluster.stack import REPOSITORY, Stack, operator_user
 from cluster.waiting import until
 
 SAMPLE = str(REPOSITORY / "samples/chain")
-CHAIN = ("network", "database", "application")
+CHAIN = ("network", "orders-database", "application")
 COLLECTED = 90.0
 """Seconds: the garbage collector of a new cluster learns of our kinds within a minute."""
 
@@ -50,7 +50,7 @@ def test_the_chain_is_installed_in_order(chain: Objects) -> None:
 
 def test_values_come_through(chain: Objects) -> None:
     """The address reaches the database and the application, and the database's Secret has a DSN and a binding type."""
-    database = chain.secret("database-outputs")
+    database = chain.secret("orders-database-outputs")
     assert database["host"] == b"10.8.0.10"
     assert database["dsn"] == b"postgresql://shop:%s@10.8.0.10/shop" % database["password"]
     assert database["type"] == b"postgresql"
@@ -60,7 +60,7 @@ def test_values_come_through(chain: Objects) -> None:
 def test_the_operator_reads_no_secret(chain: Objects) -> None:
     """The password comes to the application by reference; the operator has never asked for a Secret to be shown."""
     (application,) = chain.runs("application")
-    (database,) = chain.runs("database")
+    (database,) = chain.runs("orders-database")
     (password,) = (one for one in application["spec"]["env"] if one["name"] == "OUTHAUL_INPUT_password")
     reference = {"name": f"{database['metadata']['name']}-outputs", "key": "password"}
     assert password["valueFrom"] == {"secretKeyRef": reference}
@@ -72,7 +72,7 @@ def test_the_operator_reads_no_secret(chain: Objects) -> None:
 
 def test_the_password_is_in_secrets_alone(chain: Objects, stack: Stack) -> None:
     """No object but Secrets has the password, nor has any event, log, pod or termination message."""
-    password = chain.secret("database-outputs")["password"].decode()
+    password = chain.secret("orders-database-outputs")["password"].decode()
     assert len(password) == 24
     logs = [file.read_text(errors="replace") for file in (stack.control_plane.root / "log").glob("*.log*")]
     pods = [one["metadata"]["name"] for one in chain.all("Pod")]
@@ -88,13 +88,13 @@ def test_the_password_is_in_secrets_alone(chain: Objects, stack: Stack) -> None:
 
 def test_another_network_runs_downstream_again(chain: Objects) -> None:
     """Another `cidr` of the network runs it, then the database, then the application; the password stays."""
-    before = chain.secret("database-outputs")["password"]
+    before = chain.secret("orders-database-outputs")["password"]
     chain.respec("network", parameters={"cidr": "10.9.0.0/16"})
     second = [chain.ran(name, 2) for name in CHAIN]
     for name in CHAIN:
         chain.ready(name)
     assert [run["spec"]["action"] for run in second] == ["upgrade"] * 3
-    assert chain.secret("database-outputs")["password"] == before
+    assert chain.secret("orders-database-outputs")["password"] == before
     assert chain.secret("application-outputs") == {"url": b"http://app.example/?db=10.9.0.10"}
 
 

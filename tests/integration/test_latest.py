@@ -267,6 +267,16 @@ def test_a_conflict_does_not_take_back_what_is_shown(objects: Objects) -> None:
     assert objects.secret("taken") == {"precious": b"1"}
 
 
+def test_an_immutable_secret_is_replaced(objects: Objects) -> None:
+    """A latest Secret that somebody has made immutable is replaced by one with the newest outputs."""
+    objects.install("service", **service())
+    objects.ready("service")
+    objects.patch("Secret", "service-outputs", {"immutable": True})
+    objects.respec("service", **new_values({"user": "newer"}))
+    objects.ready("service")
+    assert objects.secret("service-outputs") == {"user": b"newer"}
+
+
 @pytest.fixture(scope="module")
 def eager(stack: Stack) -> Iterator[None]:
     """An operator that looks at everything each second."""
@@ -293,6 +303,21 @@ def test_an_edited_secret_is_mended(objects: Objects, eager: None) -> None:
     objects.patch("Secret", "service-outputs", {"stringData": {"user": "mallory", "more": "x"}})
     written(objects, "user", b"shop")
     assert "more" not in objects.secret("service-outputs")
+
+
+def test_what_is_lost_is_said_until_it_is_made_again(objects: Objects, eager: None) -> None:
+    """Where what the run has stored is gone too, the Installation is not Ready until there are outputs again."""
+    objects.install("service", **service())
+    run = objects.ready("service")["status"]["action"]["name"]
+    for name in (f"{run}-outputs", "service-outputs"):
+        objects.delete("Secret", name)
+    unshown(objects, "OutputsLost")
+    objects.settle()
+    assert (condition_of(objects.get("Installation", "service"), "Ready") or {}).get("reason") == "OutputsLost"
+    objects.annotate("service", {"outhaul.dev/retry": "1"})
+    objects.ran("service", 2)
+    objects.condition("Installation", "service", "Ready", "True", "Succeeded")
+    assert objects.secret("service-outputs")["user"] == b"shop"
 
 
 def test_looking_again_writes_nothing(objects: Objects, eager: None) -> None:

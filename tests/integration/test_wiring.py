@@ -311,6 +311,27 @@ def test_uninstall_first_and_a_missing_giver(objects: Objects, stack: Stack) -> 
     assert "host is db.internal, password is gone" in said
 
 
+def test_an_uninstall_takes_what_a_giver_still_has(objects: Objects, stack: Stack) -> None:
+    """A giver whose newest run has failed still gives its outputs to an uninstall, whatever Secret holds them now."""
+    give(objects)
+    objects.install("taker", **taker(*from_giver("host", "password")))
+    objects.ready("taker")
+    objects.respec("giver", outputs={**giver()["outputs"], "historyLimit": 1})
+    objects.annotate("giver", {"outhaul.dev/retry": "1"})
+    objects.ran("giver", 2)
+    objects.respec("giver", commands={"install": step("make", "false"), "uninstall": step("unmake", "true")})
+    objects.condition("Installation", "giver", "Ready", "False", "RunFailed")
+    objects.delete("Installation", "taker")
+    run = objects.until(
+        "Installation",
+        "taker",
+        lambda one: one["status"]["action"] if one["status"]["action"]["number"] == 2 else None,
+        what="it has an uninstall run",
+    )
+    objects.gone("Installation", "taker")
+    assert f"password is {PASSWORD}" in stack.container_log(objects.namespace, run["name"])
+
+
 def test_waiting_asks_for_nothing(shared_objects: Objects, patient: int) -> None:
     """Who waits for another is woken by a watch: meanwhile there is no request, and the run starts when it can.
 
