@@ -6,6 +6,7 @@ can be reached, and from its pod's state always.
 """
 
 import asyncio
+import dataclasses
 import logging
 import time
 from contextlib import suppress
@@ -232,7 +233,7 @@ class _Run:
                 provenance.agent_version = (await agent.info()).agent_version
                 self._redial_s = _REDIAL_S[0]
                 self._status = statuses.running(self._status, situation, names.pod_name(action.metadata.name))
-                state = await self._follow(agent)
+                state = self._explained(await self._follow(agent))
                 infos = await agent.outputs()
                 outputs = [await agent.read(info) for info in infos]
                 final = await self._results.store(action, self._status, state, outputs, provenance)
@@ -250,6 +251,12 @@ class _Run:
             raise RunFailedError(Reason.AGENT_MISBEHAVED, str(error)) from error
         await self._end(final)
         return True
+
+    def _explained(self, state: RunState) -> RunState:
+        """Returns a state that says where to look where a command has failed: what it printed may be secret."""
+        if state.reason is not Reason.COMMAND_FAILED:
+            return state
+        return dataclasses.replace(state, message=f"{state.message} ({self._where_to_look})")
 
     async def _follow(self, agent: agents.Agent) -> RunState:
         """Returns the run's final state; writes its progress on the way, not too often."""
@@ -291,9 +298,9 @@ class _Run:
         Raises:
             RunFailedError: It failed, or its outputs are lost with it.
         """
-        state = situation.result
-        if state is None:
+        if situation.result is None:
             raise RunFailedError(situation.reason, situation.message)
+        state = self._explained(situation.result)
         status = statuses.progressed(self._status, state)
         if not state.is_final:
             # It ended in the middle of its work: what its last word says of steps is true, but it is no end.
@@ -325,8 +332,6 @@ class _Run:
             await self._say("Warning", Reason(status.reason), status.message or "")
 
     async def _end(self, status: AgentActionStatus) -> None:
-        if status.reason == Reason.COMMAND_FAILED:
-            status = status.model_copy(update={"message": f"{status.message} ({self._where_to_look})"})
         await self._note(status.model_copy(update={"finished_at": status.finished_at or now()}))
         if status.phase is not ActionPhase.SUCCEEDED:
             await self._say("Warning", Reason(status.reason or Reason.RUN_FAILED), status.message or "")

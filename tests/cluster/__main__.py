@@ -35,8 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
             "--root", type=Path, default=background.ROOT, help="where its files are kept (default: %(default)s)"
         )
     options = parser.parse_args(arguments)
-    # To be stopped from outside is to be stopped by Ctrl-C: what was started ends in order.
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # To be stopped from outside is to be stopped by Ctrl-C: what was started ends in order. A shell starts what it puts
+    # into the background with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
         _run(options)

@@ -35,6 +35,15 @@ def operator_user() -> str:
     return f"system:serviceaccount:{OPERATOR_NAMESPACE}:{OPERATOR_ACCOUNT}"
 
 
+def await_kinds(plane: ControlPlane) -> None:
+    """Waits until the API server serves all our kinds: that takes a moment after their definitions were applied."""
+
+    def served() -> bool:
+        return len(plane.kubectl("api-resources", "--api-group=outhaul.dev", "-o", "name").split()) == 4
+
+    waiting.until(served, what="the API server serves our kinds", timeout=60)
+
+
 class Stack:
     """A control plane with a stand-in kubelet and the operator beside it.
 
@@ -79,6 +88,7 @@ class Stack:
         kept = [one for one in everything.split("\n---\n") if "\nkind: Deployment\n" not in f"\n{one}\n"]
         # The API server is older than 1.25: see docs/install.md.
         kubectl("apply", "--validate=false", "-f", "-", stdin="\n---\n".join(kept))
+        await_kinds(self.control_plane)
 
     def start_kubelet(self) -> None:
         """Starts the stand-in kubelet, unless it runs, and waits until its node is ready."""

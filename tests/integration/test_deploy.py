@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from cluster.controlplane import ControlPlane
+from cluster.stack import await_kinds
 from outhaul_operator import authority
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,7 @@ KINDS = {"installations", "agentactions", "agentconfigs", "installationoutputs"}
 def deployed(control_plane: ControlPlane) -> Iterator[None]:
     """The operator's manifests, and a tenant's, are applied; the namespaces go afterwards, the CRDs stay."""
     control_plane.kubectl("apply", "--validate=false", "-k", str(ROOT / "deploy"))
-    control_plane.kubectl("wait", "--for=condition=Established", "crd/agentconfigs.outhaul.dev")
+    await_kinds(control_plane)
     control_plane.kubectl("apply", "-k", str(ROOT / "deploy/examples/terraform-tenant"))
     yield
     control_plane.kubectl("delete", "--wait=false", "namespace", "outhaul-system", "team-a")

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from cluster.controlplane import ControlPlane
 from cluster.errors import CommandFailed, RequestFailed
+from cluster.stack import await_kinds
 from cluster.waiting import until
 from outhaul_api import KINDS, Installation
 from outhaul_api.common import Model, Resource
@@ -178,8 +179,7 @@ def definitions_of(control_plane: ControlPlane) -> dict[str, Any]:
 def crds(control_plane: ControlPlane) -> None:
     """The CRDs are installed and served."""
     control_plane.kubectl("apply", "--validate=false", "-k", str(ROOT / "crds"))
-    names = [f"crd/{kind.definition.plural}.outhaul.dev" for kind in KINDS]
-    control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)
+    await_kinds(control_plane)
 
 
 @pytest.fixture(scope="module", autouse=True)
