@@ -235,3 +235,16 @@ def test_declarations_and_patterns(objects: Objects) -> None:
     }
     assert {name for name, one in outputs.items() if one["sensitive"]} == {"db_password", "zone"}
     assert objects.secret("service-outputs")["port"] == b"5432"
+
+
+@pytest.mark.parametrize("count", [10_000, 12_000])
+def test_more_outputs_than_one_record_holds(count: int, objects: Objects) -> None:
+    """A run whose outputs no record can hold has failed and says so, and can be deleted like any other."""
+    program = f"import sys; json.dump({{f'output-{{i}}': i for i in range({count})}}, sys.stdout)"
+    source = {"command": {"command": ["python", "-c", f"import json; {program}"], "format": "json"}}
+    objects.install("many", **python("pass", **{"from": [source]}))
+    run = objects.ran("many", 1)
+    assert (run["status"]["phase"], run["status"]["reason"]) == ("Failed", "OutputTooLarge")
+    assert "output fewer, or give them shorter names" in run["status"]["message"]
+    objects.delete("Installation", "many")
+    objects.gone("Installation", "many")

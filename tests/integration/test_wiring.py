@@ -332,6 +332,19 @@ def test_an_uninstall_takes_what_a_giver_still_has(objects: Objects, stack: Stac
     assert f"password is {PASSWORD}" in stack.container_log(objects.namespace, run["name"])
 
 
+def test_a_run_that_waits_for_a_former_secret_begins_anew(objects: Objects) -> None:
+    """A taker whose pod cannot start, since the Secret that it refers to is gone, gets the giver's newest one."""
+    given = give(objects)
+    objects.delete("Secret", f"{given}-outputs")
+    objects.install("taker", **taker(*from_giver("password")))
+    objects.condition("Installation", "taker", "Ready", "False", "ContainerNotStarted")
+    objects.annotate("giver", {"outhaul.dev/retry": "1"})
+    objects.ran("giver", 2)
+    objects.ran("taker", 2)
+    objects.condition("Installation", "taker", "Ready", "True", "Succeeded")
+    assert objects.secret("taker-outputs")["password"] == PASSWORD.encode()
+
+
 def test_waiting_asks_for_nothing(shared_objects: Objects, patient: int) -> None:
     """Who waits for another is woken by a watch: meanwhile there is no request, and the run starts when it can.
 

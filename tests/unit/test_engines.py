@@ -80,6 +80,42 @@ def test_an_unknown_engine_is_named(spec: dict[str, Any], configured: str | None
     assert "'pulumi' is not known; use one of exec, porter, terraform" in error.message
 
 
+@pytest.mark.parametrize(
+    ("spec", "configured", "field"),
+    [
+        ({"commands": COMMANDS, "source": FILES}, "terraform", "spec.commands is for engine exec"),
+        ({"commands": COMMANDS, "bundle": BUNDLE}, "porter", "spec.commands is for engine exec"),
+        ({"bundle": BUNDLE, "source": FILES, "engine": "terraform"}, None, "spec.bundle is for engine porter"),
+        ({"bundle": BUNDLE, "source": FILES}, None, "spec.source is for engine exec or terraform"),
+    ],
+)
+def test_a_field_that_the_engine_does_not_read_is_refused(
+    spec: dict[str, Any], configured: str | None, field: str
+) -> None:
+    """What would be ignored is refused by its name, but for an uninstall, which has to be possible."""
+    error = refused(spec, configured=configured)
+    assert error.reason is Reason.INVALID_SPEC
+    assert field in error.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"timeout": "0s"}, "spec.timeout must be more than 0"),
+        ({"outputs": {"from": [{}]}}, "spec.outputs.from[0] must have exactly one of"),
+        (
+            {"outputs": {"from": [{"command": {"command": ["a"], "format": "text"}}]}},
+            "spec.outputs.from[0].command.name",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_own_field(spec: dict[str, Any], words: str) -> None:
+    """A fault is told before there is a run, by the name of the field that the user wrote."""
+    error = refused({"commands": COMMANDS, **spec})
+    assert error.reason is Reason.INVALID_SPEC
+    assert words in error.message
+
+
 # -- what engines share
 
 
