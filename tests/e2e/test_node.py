@@ -226,10 +226,16 @@ def test_a_pod_deleted_while_terraform_runs_leaves_no_lock(
     assert not kubectl(*holder)
 
 
+@pytest.fixture
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory whose name leaves room for those of the sockets in it, as a test's own name does not."""
+    return tmp_path_factory.mktemp("n")
+
+
 @pytest.mark.usefixtures("base_image")
-def test_a_stopped_node_leaves_nothing(tmp_path: Path, node: Node) -> None:
+def test_a_stopped_node_leaves_nothing(short: Path, node: Node) -> None:
     """After `stop` no process, control group, rule, bridge or mount is left; a second node is not touched."""
-    with ControlPlane(tmp_path / "cluster") as plane:
+    with ControlPlane(short / "cluster") as plane:
         second = Node(plane, pause=images.pause()).start()
         claim = second.claim
         second.load(images.base())
@@ -245,13 +251,13 @@ def test_a_stopped_node_leaves_nothing(tmp_path: Path, node: Node) -> None:
 
 
 @pytest.mark.usefixtures("base_image")
-def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path, node: Node) -> None:
+def test_what_a_killed_run_left_is_removed_by_the_next(short: Path, node: Node) -> None:
     """A run that was killed leaves pods, rules and a bridge; the next start finds and removes just those."""
-    script = [sys.executable, "-c", _START_AND_WAIT, str(tmp_path / "cluster")]
+    script = [sys.executable, "-c", _START_AND_WAIT, str(short / "cluster")]
     environment = {**os.environ, "PYTHONPATH": str(Path(remains.__file__).parents[1])}
     with subprocess.Popen(script, env=environment, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
-        claim = Claim(int(run.stdout.readline()), tmp_path / "cluster" / "node")
+        claim = Claim(int(run.stdout.readline()), short / "cluster" / "node")
         run.send_signal(signal.SIGKILL)
     assert left(claim)
     until(lambda: claim in remains.sweep_leftovers(), what="the leftovers to be seen as such", timeout=10)
