@@ -5,10 +5,13 @@ asks the server first. kopf's own indices are not used: they fill in quadratic t
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from outhaul_operator.cluster import Kind, Object
+
+_MOST_GONE = 10_000
 
 
 class Key(NamedTuple):
@@ -39,6 +42,8 @@ class View:
         self._owner_of = owner_of
         self._objects: dict[Key, Object] = {}
         self._owned: dict[Key, set[Key]] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
+        """Uids of objects that are gone: the answer to our own last write may come after the word of the end."""
         self._changes: dict[Key, asyncio.Event] = {}
 
     def get(self, key: Key) -> Object | None:
@@ -60,7 +65,7 @@ class View:
         """Takes in a state, unless a newer one of the same object was seen."""
         key = key_of(kind, obj)
         old = self._objects.get(key)
-        if old is not None and _is_newer(old, obj):
+        if obj["metadata"]["uid"] in self._gone or (old is not None and _is_newer(old, obj)):
             return
         if old is not None:
             self._disown(kind, old)
@@ -73,6 +78,9 @@ class View:
     def drop(self, kind: Kind, obj: Object) -> None:
         """Forgets an object that the server says is gone; not the one that has taken its name since."""
         key = key_of(kind, obj)
+        self._gone[obj["metadata"]["uid"]] = None
+        if len(self._gone) > _MOST_GONE:
+            self._gone.popitem(last=False)
         old = self._objects.get(key)
         if old is None or old["metadata"]["uid"] != obj["metadata"]["uid"]:
             return

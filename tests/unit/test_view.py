@@ -86,6 +86,16 @@ def test_the_deletion_of_a_predecessor_changes_nothing(view: View) -> None:
     assert view.get(key()) == obj(3, uid="new")
 
 
+def test_a_late_answer_brings_nothing_back(view: View) -> None:
+    """The answer to a write that comes after the word of the object's end is no new object; another of the name is."""
+    view.put(Kind.AGENT_ACTION, obj(1))
+    view.drop(Kind.AGENT_ACTION, obj(3))
+    view.put(Kind.AGENT_ACTION, obj(2))
+    assert view.get(key()) is None
+    view.put(Kind.AGENT_ACTION, obj(4, uid="new"))
+    assert view.get(key()) == obj(4, uid="new")
+
+
 def test_dropping_what_is_not_there_is_fine(view: View) -> None:
     """A deletion may be told twice."""
     view.drop(Kind.AGENT_ACTION, obj(1))
