@@ -10,7 +10,7 @@ from outhaul_api.installation import Installation
 from outhaul_api.installationoutput import Provenance
 from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase
 
-from outhaul_operator import agents, contents, fingerprints, latest, names, publishing, statuses
+from outhaul_operator import agents, contents, fingerprints, latest, publishing, showing, statuses
 from outhaul_operator.agentstates import RunState
 from outhaul_operator.cluster import Kind, NotFoundError
 from outhaul_operator.context import Context
@@ -96,7 +96,7 @@ class Results:
         if reference.number > 1:
             await publishing.mark_records(self._cluster, namespace, reference.name, OutputPhase.SUPERSEDED, keep=run)
         wanted = installation.spec.outputs
-        name = names.latest_secret_name(reference.name, wanted.secret_name)
+        name = showing.latest_name(installation)
         binding = installation.status.binding
         expect = binding is not None and binding.name == name
         newest = installation.status.action.number if installation.status.action is not None else 0
