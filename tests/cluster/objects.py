@@ -224,13 +224,15 @@ class Objects:
     def settle(self) -> None:
         """Waits until the operator has seen everything so far, and had time to do something about it.
 
-        It takes what happens in order, so an Installation that is made now and refused is refused after the rest.
+        It takes what happens in order, so an Installation that is made now and refused is refused after the rest. That
+        one is in another namespace: what the operator asks because of it is not what this one's objects cost.
         """
         name = f"fence-{time.monotonic_ns()}"
-        self.install(name, engine="no-such-engine")
-        self.condition("Installation", name, "Stalled")
-        self.delete("Installation", name)
-        self.gone("Installation", name)
+        aside = Objects(self.control_plane, "default")
+        aside.install(name, engine="no-such-engine")
+        aside.condition("Installation", name, "Stalled")
+        aside.delete("Installation", name)
+        aside.gone("Installation", name)
 
     def abandon(self) -> None:
         """Lets every Installation go without an uninstall, so that the namespace can go."""
