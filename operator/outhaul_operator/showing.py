@@ -1,16 +1,17 @@
 """Makes sure that the latest Secret shows what it should, from what the run's own Secrets hold.
 
-Called when the Secret could not be written before, when it is wanted in another form, and now and then, in case
-somebody has deleted or edited it.
+`installations` calls it once the newest run has ended: the Secret may not have been written before, may be wanted in
+another form, and is compared now and then, in case somebody has deleted or edited it.
 """
 
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation, RunReference
-from outhaul_api.vocabulary import Reason
+from outhaul_api.vocabulary import Action, ActionPhase, Reason
 
 from outhaul_operator import contents, latest, names, publishing
 from outhaul_operator.cluster import Cluster, NotFoundError
 from outhaul_operator.guarded import NotOursError
+from outhaul_operator.passes import Pass
 from outhaul_operator.verdicts import StalledError
 
 
@@ -24,7 +25,40 @@ def wanted_digest(installation: Installation, run: RunReference) -> str:
     return contents.publication_digest(run.name, latest_name(installation), installation.spec.outputs)
 
 
-async def show(cluster: Cluster, installation: Installation, action: AgentAction) -> None:
+async def keep(this: Pass, *, check: bool) -> None:
+    """Sees to it that the latest Secret is as it should be.
+
+    Args:
+        this: The pass; takes note of what is shown now.
+        check: Whether the Secret itself is compared, even if nothing seems to be new.
+
+    Raises:
+        StalledError: It cannot be written; the message says why.
+    """
+    run, status = this.run, this.installation.status
+    if run is None or run.action is Action.UNINSTALL:
+        return
+    is_new = run.phase is ActionPhase.SUCCEEDED
+    shown = run if is_new else status.last_succeeded
+    action = next((one for one in this.actions if shown is not None and one.metadata.name == shown.name), None)
+    if shown is None or action is None or action.status.output is None:
+        return
+    wanted = wanted_digest(this.installation, shown)
+    try:
+        # What the run itself has published counts until the Installation has taken note of it, and never again.
+        is_known = status.last_succeeded is not None and status.last_succeeded.name == shown.name
+        if check or wanted != (status.publication if is_known else action.status.publication):
+            await _show(this.cluster, this.installation, action)
+        await _withdraw_former(this.cluster, this.installation)
+        this.shown = wanted
+    except StalledError:
+        this.is_hidden = True
+        # The failure of the newest run says more.
+        if is_new:
+            raise
+
+
+async def _show(cluster: Cluster, installation: Installation, action: AgentAction) -> None:
     """Writes the latest Secret, where it is not as it should be.
 
     Args:
@@ -52,7 +86,7 @@ async def show(cluster: Cluster, installation: Installation, action: AgentAction
     )
 
 
-async def withdraw_former(cluster: Cluster, installation: Installation) -> None:
+async def _withdraw_former(cluster: Cluster, installation: Installation) -> None:
     """Deletes the latest Secret of a former name, once there is one of the name that it should have."""
     binding, metadata = installation.status.binding, installation.metadata
     if binding is not None and binding.name != latest_name(installation):

@@ -1,0 +1,107 @@
+"""Starts the run that is due, by creating its AgentAction; takes back one that has not started and is not wanted.
+
+`installations` calls it. `runs` carries out what is created here.
+"""
+
+from outhaul_api.agentaction import AgentAction
+from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase, Reason
+
+from outhaul_operator import configs, endings, engines, events, inputs, launches, needs, outcomes, publishing
+from outhaul_operator.agentactions import agent_action
+from outhaul_operator.cluster import AlreadyExistsError, Kind, Object, RefusedError
+from outhaul_operator.decisions import InFlight, belongs, next_run, reference_of
+from outhaul_operator.engines.plan import Plan
+from outhaul_operator.outcomes import Outcome
+from outhaul_operator.passes import Pass
+from outhaul_operator.verdicts import StalledError
+
+_TERMINATING = "because it is being terminated"
+"""The API server's words when something is created in a namespace that is being deleted."""
+
+
+class NamespaceEndsError(Exception):
+    """Nothing can be created in the namespace, since it is being deleted."""
+
+
+async def dispatch(this: Pass, due: Action) -> Outcome | None:
+    """Starts a run.
+
+    Returns:
+        Where the Installation stands then; None where that cannot be told yet, or where it goes.
+
+    Raises:
+        NamespaceEndsError: No run can start there any more.
+        StalledError: It needs a person.
+        WaitingError: It waits for something.
+    """
+    spec = this.installation.spec
+    if due is Action.UNINSTALL:
+        await needs.wait_for_users(this.cluster, this.installation)
+    elif this.needs.verdict is not None:
+        raise this.needs.verdict
+    elif not this.needs.is_complete:
+        # In a moment it will be known, and this be called again.
+        return None
+    wanted = spec.agent_config.name if spec.agent_config is not None else None
+    config = await configs.resolve(this.cluster, this.context.settings.namespace, this.namespace, wanted)
+    plan = engines.plan(this.installation, due, config.engine)
+    if plan is None:
+        return await endings.end_without_a_run(this)
+    _add_inputs(this, plan, due)
+    if due is Action.UNINSTALL:
+        await publishing.mark_records(this.cluster, this.namespace, this.name, OutputPhase.INVALIDATED)
+    else:
+        await endings.hold(this)
+    run = next_run(this.installation, this.run, due, this.needs.digest)
+    this.action = await _create(this, agent_action(this.installation, run, plan))
+    # Another operator's, perhaps, of what it has seen: then the next pass goes on from there.
+    this.run = run = reference_of(this.action)
+    message = f"run {run.name} was created to {due} generation {run.generation}"
+    await events.emit(this.cluster, this.obj, "Normal", Reason.DISPATCHED, message)
+    return outcomes.in_flight(InFlight(run, newer_is_due=False), this.action)
+
+
+def _add_inputs(this: Pass, plan: Plan, due: Action) -> None:
+    if this.needs.inputs is not None:
+        is_end = due is Action.UNINSTALL
+        inputs.add(plan, this.installation, this.needs.inputs, plan.input_prefix, optional=is_end)
+    if due is Action.UNINSTALL:
+        # Who gave them may be gone: then what the newest run had has to do.
+        before = [one for one in this.actions if one.spec.action in {Action.INSTALL, Action.UPGRADE}]
+        newest = max(before, key=lambda one: reference_of(one).number, default=None)
+        if newest is not None:
+            inputs.add_as_before(plan, newest.spec, plan.input_prefix)
+
+
+async def _create(this: Pass, body: Object) -> AgentAction:
+    name = body["metadata"]["name"]
+    try:
+        created = await this.cluster.create(Kind.AGENT_ACTION, body)
+    except AlreadyExistsError:
+        created = await this.cluster.get(Kind.AGENT_ACTION, this.namespace, name)
+        if not belongs(AgentAction.model_validate(created), this.installation):
+            raise StalledError(
+                Reason.NAME_TAKEN, f"AgentAction {name} exists and is not this Installation's; delete it"
+            ) from None
+    except RefusedError as error:
+        if _TERMINATING in error.message:
+            raise NamespaceEndsError from error
+        raise StalledError(Reason.INVALID_SPEC, f"the run was refused by the API server: {error.message}") from error
+    this.context.view.put(Kind.AGENT_ACTION, created)
+    return AgentAction.model_validate(created)
+
+
+def refers_to_former_secrets(this: Pass) -> bool:
+    """Tells whether the newest run waits for Secrets of a peer's former run, which may be gone."""
+    resolved = this.needs.inputs
+    if this.action is None or resolved is None or this.action.spec.action is Action.UNINSTALL:
+        return False
+    return inputs.are_stale(this.action.spec, resolved)
+
+
+async def abandon(this: Pass) -> bool:
+    """Cancels a run whose pod has never started anything; returns whether that was so."""
+    if this.action is None or this.run is None or not await launches.take_back(this.context, this.action):
+        return False
+    this.run = this.run.model_copy(update={"phase": ActionPhase.CANCELLED, "started": False})
+    return True

@@ -1,0 +1,78 @@
+"""One pass over one Installation: what it knows of the object and of its runs.
+
+`installations` makes one for each look, and hands it to the module that does what is due. What a write answers is
+taken in, so that the rest of the pass, and the view, know it.
+"""
+
+from outhaul_api.agentaction import AgentAction
+from outhaul_api.installation import Installation, RunReference
+from outhaul_api.vocabulary import INSTALLATION_LABEL
+
+from outhaul_operator import names
+from outhaul_operator.agentactions import parse_actions
+from outhaul_operator.cluster import Kind, NotFoundError, Object
+from outhaul_operator.context import Context
+from outhaul_operator.decisions import Decision, belongs, decide, newest_run
+from outhaul_operator.needs import Needs
+
+
+class Pass:
+    """What a pass knows.
+
+    Args:
+        context: The API server and what was seen of it.
+        obj: The Installation as it was seen.
+
+    Raises:
+        ValidationError: It cannot be read.
+    """
+
+    def __init__(self, context: Context, obj: Object) -> None:
+        self.context = context
+        self.cluster = context.cluster
+        self._take(obj)
+        self.needs = Needs(None, None, is_complete=False)
+        self.actions: list[AgentAction] = []
+        """Its runs that exist."""
+        self.run: RunReference | None = None
+        """The newest run."""
+        self.action: AgentAction | None = None
+        """The newest run's AgentAction, if it is there."""
+        self.shown: str | None = None
+        """The digest of what the latest Secret was made from, once this pass has seen to it."""
+        self.is_hidden = False
+        """Whether the latest Secret could not be written."""
+
+    def _take(self, obj: Object) -> None:
+        self.obj = obj
+        self.installation = Installation.model_validate(obj)
+        self.namespace = self.installation.metadata.namespace
+        self.name = self.installation.metadata.name
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether the Installation was asked to go."""
+        return self.installation.metadata.deletion_timestamp is not None
+
+    def put(self, obj: Object) -> None:
+        """Takes in what a write or a fresh read answered."""
+        self.context.view.put(Kind.INSTALLATION, obj)
+        self._take(obj)
+
+    def decide(self, actions: list[AgentAction]) -> Decision:
+        """Returns what is due, by these runs."""
+        self.actions = [one for one in actions if belongs(one, self.installation)]
+        self.run, self.action = newest_run(self.installation, self.actions)
+        return decide(self.installation, self.run, self.needs.digest, compare_inputs=self.needs.is_complete)
+
+    async def refresh(self) -> Decision | None:
+        """Returns what is due by what the server has now, not by what was seen; None where the Installation is gone."""
+        try:
+            self.put(await self.cluster.get(Kind.INSTALLATION, self.namespace, self.name))
+        except NotFoundError:
+            return None
+        labels = {INSTALLATION_LABEL: names.label_value(self.name)}
+        found = await self.cluster.list(Kind.AGENT_ACTION, self.namespace, labels)
+        for obj in found:
+            self.context.view.put(Kind.AGENT_ACTION, obj)
+        return self.decide(parse_actions(found))

@@ -1,0 +1,78 @@
+"""Writes where an Installation stands: its status, once a pass and only if it says anything new, and an event.
+
+`outcomes` has the words; `installations` calls this at the end of a pass.
+"""
+
+from outhaul_api.installation import Binding, InstallationStatus
+from outhaul_api.installationoutput import InstallationOutput
+from outhaul_api.vocabulary import ActionPhase, InstallationCondition, InstallationPhase, Reason
+from pydantic import ValidationError
+
+from outhaul_operator import events, outcomes, showing
+from outhaul_operator.cluster import Cluster, Kind, Object
+from outhaul_operator.outcomes import Outcome
+from outhaul_operator.passes import Pass
+from outhaul_operator.verdicts import StalledError
+
+
+async def write(this: Pass, outcome: Outcome) -> None:
+    """Writes the status where it says anything new, and an event where a person should know."""
+    old = this.installation.status
+    generation = this.installation.metadata.generation
+    status = old.model_copy(
+        update={
+            "observed_generation": generation,
+            "phase": outcome.phase,
+            "action": this.run,
+            "conditions": outcomes.conditions(old.conditions, outcome, this.run, generation)
+            + outcomes.dependencies(old.conditions, this.installation, this.needs, generation),
+        }
+    )
+    await _remember_success(this, status, outcome)
+    wanted = status.to_json()
+    if wanted == this.obj.get("status"):
+        return
+    this.put(await this.cluster.apply_status(Kind.INSTALLATION, this.obj, wanted))
+    said = outcomes.find(old.conditions, InstallationCondition.READY)
+    is_new = said is None or (said.reason, said.message) != (outcome.reason, outcome.message)
+    is_held_up = outcome.reason in {Reason.AGENT_CONFIG_NOT_FOUND, Reason.IN_USE}
+    if is_new and (outcome.stalled or outcome.ready or is_held_up):
+        kind: events.EventType = "Normal" if outcome.ready else "Warning"
+        run = this.run.name if this.run is not None else ""
+        await events.emit(this.cluster, this.obj, kind, outcome.reason, outcome.message, fact=f"{generation} {run}")
+
+
+async def _remember_success(this: Pass, status: InstallationStatus, outcome: Outcome) -> None:
+    run, action = this.run, this.action
+    if outcomes.is_uninstall_success(run) or outcome.phase is InstallationPhase.UNINSTALLED:
+        status.last_succeeded, status.binding, status.outputs, status.publication = None, None, [], None
+        return
+    if this.is_hidden:
+        # So that the next pass tries again, and does not take for shown what is not.
+        status.publication = None
+    if this.shown is not None:
+        status.publication = this.shown
+        status.binding = Binding(name=showing.latest_name(this.installation))
+    if run is None or run.phase is not ActionPhase.SUCCEEDED:
+        return
+    known = status.last_succeeded is not None and status.last_succeeded.name == run.name and status.outputs
+    status.last_succeeded = run
+    if action is not None and action.status.output is not None and not known:
+        obj = await this.cluster.get(Kind.INSTALLATION_OUTPUT, this.namespace, action.status.output)
+        status.outputs = [one.name for one in InstallationOutput.model_validate(obj).status.outputs]
+
+
+async def refuse(cluster: Cluster, obj: Object, why: str) -> None:
+    """Says of an Installation that cannot be read what is wrong with it."""
+    try:
+        status = InstallationStatus.model_validate(obj.get("status", {}))
+    except ValidationError:
+        status = InstallationStatus()
+    generation = obj["metadata"]["generation"]
+    outcome = outcomes.stalled(StalledError(Reason.INVALID_SPEC, why))
+    status.observed_generation, status.phase = generation, outcome.phase
+    status.conditions = outcomes.conditions(status.conditions, outcome, None, generation)
+    if status.to_json() == obj.get("status"):
+        return
+    await cluster.apply_status(Kind.INSTALLATION, obj, status.to_json())
+    await events.emit(cluster, obj, "Warning", outcome.reason, outcome.message, fact=str(generation))
