@@ -15,6 +15,8 @@ import aiohttp
 from kubernetes.aio import client, config
 from outhaul_api.vocabulary import API_VERSION, MANAGER
 
+from outhaul_operator import traffic
+
 Object = dict[str, Any]
 """One Kubernetes object, as JSON."""
 Objects = list[Object]
@@ -126,6 +128,7 @@ class Cluster:
             await config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=kubeconfig, client_configuration=configuration
             )
+        configuration.client_session_kwargs = {"middlewares": [traffic.counted]}
         api = client.ApiClient(configuration)
         api.user_agent = MANAGER
         return cls(api)

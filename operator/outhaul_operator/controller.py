@@ -13,6 +13,7 @@ from outhaul_operator import authority, handlers
 from outhaul_operator.cluster import ApiError, Cluster, Kind, Object
 from outhaul_operator.context import Context
 from outhaul_operator.dependencies import Graph
+from outhaul_operator.health import Health
 from outhaul_operator.installations import Installations
 from outhaul_operator.queue import Queue
 from outhaul_operator.references import References
@@ -41,11 +42,14 @@ class Operator:
     Args:
         cluster: The API server.
         settings: The operator's settings.
+        health: Told when the operator is ready.
     """
 
-    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+    def __init__(self, cluster: Cluster, settings: Settings, health: Health) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._is_prepared = False
+        health.require_for_readiness(lambda: None if self._is_prepared else "still starting")
         self._view = View(_controller)
         self._graph = Graph()
 
@@ -71,7 +75,7 @@ class Operator:
         self._installations: Queue[Key] = Queue(installations.reconcile, _report)
         self._runs: Queue[Key] = Queue(runs.carry_out, _report, concurrency=_MOST_RUNS)
         registry = handlers.register(self._view, self._changed, self._cluster)
-        port = self._settings.liveness_port
+        self._is_prepared = True
         resync = asyncio.create_task(self._resync())
 
         async def close(**_: Any) -> None:
@@ -88,7 +92,6 @@ class Operator:
                 settings=handlers.kopf_settings(),
                 clusterwide=not self._settings.watch_namespaces,
                 namespaces=self._settings.watch_namespaces,
-                liveness_endpoint=f"http://0.0.0.0:{port}/healthz" if port else None,
             )
         finally:
             resync.cancel()

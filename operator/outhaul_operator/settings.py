@@ -18,8 +18,8 @@ class Settings:
     """The namespaces to work in; empty: all."""
     kubeconfig: str | None
     """A kubeconfig's path; None: the pod's service account, else kubectl's default."""
-    liveness_port: int
-    """Where `/healthz` is served; 0: nowhere."""
+    http_port: int
+    """Where `/healthz`, `/readyz` and `/metrics` are served; 0: nowhere."""
     resync_seconds: float
     """How often everything is looked at, and each latest Secret compared."""
     debug: bool
@@ -51,10 +51,10 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     )
     parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG"), help="a kubeconfig file (KUBECONFIG)")
     parser.add_argument(
-        "--liveness-port",
+        "--http-port",
         type=int,
-        default=int(os.environ.get("OUTHAUL_LIVENESS_PORT", "8080")),
-        help="where /healthz is served, 0 for nowhere (OUTHAUL_LIVENESS_PORT; default 8080)",
+        default=int(os.environ.get("OUTHAUL_HTTP_PORT", "8080")),
+        help="where /healthz, /readyz and /metrics are served, 0 for nowhere (OUTHAUL_HTTP_PORT; default 8080)",
     )
     parser.add_argument(
         "--resync-seconds",
@@ -69,7 +69,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         agent_image=given.agent_image,
         watch_namespaces=tuple(given.namespace),
         kubeconfig=given.kubeconfig,
-        liveness_port=given.liveness_port,
+        http_port=given.http_port,
         resync_seconds=given.resync_seconds,
         debug=given.debug,
     )

@@ -26,6 +26,7 @@ OPERATOR_NAMESPACE = "outhaul-system"
 KUBELET, OPERATOR = "kubelet", "operator"
 OPERATOR_ACCOUNT = "outhaul-operator"
 
+_HTTP_PORT = "operator.port"
 _TOKEN_SECONDS = 365 * 86400  # the operator has no kubelet that would renew its token
 _TOKEN_LEFT = 86400
 
@@ -110,7 +111,7 @@ class Stack:
         waiting.until(ready, what="the stand-in kubelet's node is ready", timeout=60)
 
     def start_operator(self, *options: str) -> Process:
-        """Starts the operator, with these further options, unless it runs, and waits until it is healthy."""
+        """Starts the operator, with these further options, unless it runs, and waits until it is ready."""
         plane = self.control_plane
         found = plane.processes.find(OPERATOR)
         if found is not None:
@@ -122,24 +123,37 @@ class Stack:
         (port,) = ports.free(1)
         command = [sys.executable, "-m", "outhaul_operator", "--kubeconfig", str(self._operator_kubeconfig)]
         command += ["--operator-namespace", OPERATOR_NAMESPACE, "--agent-image", "outhaul-agent"]
-        command += ["--liveness-port", str(port), *options]
+        command += ["--http-port", str(port), *options]
         temporary = plane.root / "tmp"  # a killed operator leaves a file there
         temporary.mkdir(exist_ok=True)
         process = plane.processes.start(OPERATOR, command, env={"TMPDIR": str(temporary)})
 
-        def healthy() -> bool:
+        (self.control_plane.root / _HTTP_PORT).write_text(str(port))
+
+        def ready() -> bool:
             _check(process)
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
             try:
-                connection.request("GET", "/healthz")
-                return connection.getresponse().status == http.HTTPStatus.OK
+                return self.operator_answer("/readyz")[0] == http.HTTPStatus.OK
             except (OSError, http.client.HTTPException):
                 return False
-            finally:
-                connection.close()
 
-        waiting.until(healthy, what="the operator to be healthy", timeout=60)
+        waiting.until(ready, what="the operator to be ready", timeout=60)
         return process
+
+    def operator_answer(self, path: str) -> tuple[int, str]:
+        """What the operator answers to a GET of its own endpoints: the status, and the text.
+
+        Raises:
+            OSError: nobody answers.
+        """
+        port = int((self.control_plane.root / _HTTP_PORT).read_text())
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
 
     def kill_operator(self) -> None:
         """Ends the operator as a crash would (SIGKILL)."""

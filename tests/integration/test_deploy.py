@@ -176,11 +176,8 @@ def test_the_deployment_is_one_careful_pod(kubectl: Kubectl) -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["resources"]["requests"].keys() == {"cpu", "memory"}
     assert container["resources"]["limits"].keys() == {"memory"}
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert (container[probe]["httpGet"]["path"], container[probe]["httpGet"]["port"]) == (
-            "/healthz",
-            "health",
-        )
+    for probe, path in (("startupProbe", "/healthz"), ("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")):
+        assert container[probe]["httpGet"] == {"path": path, "port": "http", "scheme": "HTTP"}
     assert {variable["name"] for variable in container["env"]} == {"POD_NAMESPACE", "OUTHAUL_AGENT_IMAGE"}
 
 

@@ -18,7 +18,7 @@ def test_an_operator_without_its_kinds_says_so_and_ends(tmp_path: Path) -> None:
             "outhaul_operator",
             "--kubeconfig",
             str(plane.kubeconfig),
-            "--liveness-port",
+            "--http-port",
             "0",
         ]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -1,0 +1,38 @@
+"""What the operator counts, for Prometheus; `endpoints` serves it as `/metrics`.
+
+Labels are words of closed sets: no name, no uid and no value of anybody's object is ever one. docs/operations.md has a
+row for each metric; a test compares.
+"""
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from outhaul_operator import __version__
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+REGISTRY = CollectorRegistry()
+"""The operator's own: what libraries register with the default one is not served."""
+
+ProcessCollector(registry=REGISTRY)
+
+BUILD_INFO = Gauge("outhaul_build_info", "Always 1; the label says which version runs.", ["version"], registry=REGISTRY)
+BUILD_INFO.labels(__version__).set(1)
+
+API_REQUESTS = Counter(
+    "outhaul_api_requests_total",
+    "Requests to the API server that have ended. The code of one without an answer is `none`.",
+    ["verb", "resource", "code"],
+    registry=REGISTRY,
+)
+
+
+def exposition() -> bytes:
+    """Returns all metrics in Prometheus' text format."""
+    return generate_latest(REGISTRY)

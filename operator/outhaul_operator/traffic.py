@@ -1,0 +1,50 @@
+"""What happens to every request to the API server on its way, the client's and kopf's: it is counted.
+
+A middleware of aiohttp, for the sessions that `cluster` makes.
+"""
+
+from typing import NamedTuple
+
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+from yarl import URL
+
+from outhaul_operator import metrics
+
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+class Asked(NamedTuple):
+    """What a request is about, in the words of RBAC; without names."""
+
+    verb: str
+    resource: str
+    """The plural, with `/status` where it is about a status."""
+
+
+def asked(method: str, url: URL) -> Asked:
+    """Returns what a request is about; what is no request for objects has the resource `other`."""
+    parts = url.path.strip("/").split("/")
+    # api/v1/… or apis/group/version/…
+    parts = parts[2:] if parts[0] == "api" else parts[3:] if parts[0] == "apis" else []
+    if len(parts) > 2 and parts[0] == "namespaces":  # noqa: PLR2004 - the namespace, and something in it
+        parts = parts[2:]
+    resource, name, subresource = (*parts, "", "", "")[:3]
+    if method != "GET":
+        verb = _VERBS.get(method, method.lower())
+    elif name:
+        verb = "get"
+    else:
+        verb = "watch" if url.query.get("watch") == "true" else "list"
+    return Asked(verb, f"{resource}/{subresource}" if subresource else resource or "other")
+
+
+async def counted(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """Sends a request and counts it by its answer; a watch once it has begun."""
+    verb, resource = asked(request.method, request.url)
+    code = "none"
+    try:
+        response = await handler(request)
+        code = str(response.status)
+    finally:
+        metrics.API_REQUESTS.labels(verb, resource, code).inc()
+    return response
