@@ -110,8 +110,13 @@ class Stack:
 
         waiting.until(ready, what="the stand-in kubelet's node is ready", timeout=60)
 
-    def start_operator(self, *options: str) -> Process:
-        """Starts the operator, with these further options, unless it runs, and waits until it is ready."""
+    def start_operator(self, *options: str, server: str | None = None) -> Process:
+        """Starts the operator unless it runs, and waits until it is ready.
+
+        Args:
+            options: further ones of its command line.
+            server: the API server's URL, where that is behind a proxy.
+        """
         plane = self.control_plane
         found = plane.processes.find(OPERATOR)
         if found is not None:
@@ -119,7 +124,7 @@ class Stack:
                 return found
             say("the operator's token has expired or soon will: starting it again with a new one")
             found.stop(grace=10)
-        plane.service_account_kubeconfig(OPERATOR_NAMESPACE, OPERATOR_ACCOUNT, seconds=_TOKEN_SECONDS)
+        plane.service_account_kubeconfig(OPERATOR_NAMESPACE, OPERATOR_ACCOUNT, seconds=_TOKEN_SECONDS, server=server)
         (port,) = ports.free(1)
         command = [sys.executable, "-m", "outhaul_operator", "--kubeconfig", str(self._operator_kubeconfig)]
         command += ["--operator-namespace", OPERATOR_NAMESPACE, "--agent-image", "outhaul-agent"]
