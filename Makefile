@@ -60,10 +60,13 @@ down: $(READY) ## Stop what `make up` has started, and remove it
 	@$(CLUSTER) down
 
 .PHONY: test
-test: check ## Lint and types, then all tests: unit, wire, integration and end to end
+test: export OUTHAUL_PRIVILEGES := $(CURDIR)/build/privileges
+test: check ## Lint and types, then all tests: unit, wire, integration and end to end; and which rights they used
 	@$(CLUSTER) prepare
+	@rm -rf $(OUTHAUL_PRIVILEGES)
 	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/wire tests/integration
 	$(BIN)/pytest tests/e2e
+	$(BIN)/pytest tests/privileges
 
 .PHONY: bench
 bench: $(READY) ## Measure Outhaul beside a Job that runs kubectl (docs/performance.md)

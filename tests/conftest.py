@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from cluster import binaries, packages, stack
+from cluster import binaries, packages, privileges, stack
 from cluster.controlplane import ControlPlane
 from cluster.errors import ClusterError
 
@@ -45,6 +45,7 @@ def control_plane(cluster_programs: None, tmp_path_factory: pytest.TempPathFacto
     """A real API server with its controllers, shared by all tests of the run."""
     running = ControlPlane(tmp_path_factory.mktemp("cluster"), audit=True).start()
     yield running
+    privileges.record(running)
     running.stop(forget=True)
 
 

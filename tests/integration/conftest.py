@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cluster import privileges
 from cluster.controlplane import ControlPlane
 from cluster.objects import Objects
 from cluster.stack import REPOSITORY, Stack
@@ -29,6 +30,7 @@ def stack(cluster_programs: None, tmp_path_factory: pytest.TempPathFactory) -> I
         running = Stack(plane, path=(REPOSITORY / "samples/terraform", HERE / "porter"))
         yield running.start()
         running.stop()
+        privileges.record(plane)
     finally:
         plane.stop(forget=True)
 
