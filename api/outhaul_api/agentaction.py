@@ -23,6 +23,8 @@ Argument = Annotated[str, Field(max_length=32768)]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 StepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=63)]
 EnvName = Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=253)]
+# Not the format `byte`, by which API servers refuse an empty file.
+Base64 = Annotated[str, Field(max_length=1398104, json_schema_extra={"pattern": "^[A-Za-z0-9+/]*={0,2}$"})]
 DEFAULT_TIMEOUT = "1h"
 _MAP_BY_NAME: JsonDict = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 
@@ -178,9 +180,7 @@ class AgentActionSpec(Model):
     non_sensitive: Patterns = []
     """Names, or shell patterns of names, of outputs that are no secrets where their source cannot say whether they
     are (a file, `json`, `text`)."""
-    files: dict[str, Annotated[str, Field(max_length=1398104, json_schema_extra={"format": "byte"})]] = Field(
-        default={}, json_schema_extra={"maxProperties": 1024}
-    )
+    files: dict[str, Base64] = Field(default={}, json_schema_extra={"maxProperties": 1024})
     """Files that are written to the working directory before the first command: relative path to base64
     content."""
     copy_from: list[Path] = Field(default=[], max_length=16)

@@ -47,6 +47,8 @@ class Source(Model):
     config_map_ref: NameReference | None = None
     """A ConfigMap of the same namespace: a key a file. It is mounted into the pod; the operator never reads
     it, so a change of it counts at the next run."""
+    secret_ref: NameReference | None = None
+    """A Secret of the same namespace, in the same way."""
 
 
 class ActionCommands(Model):

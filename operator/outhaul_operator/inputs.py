@@ -15,7 +15,7 @@ from outhaul_api.installation import Input, Installation
 from outhaul_api.installationoutput import InstallationOutput, Output
 from outhaul_api.vocabulary import RETRY_ANNOTATION, OutputType, Reason
 
-from outhaul_operator import names
+from outhaul_operator import names, paths
 from outhaul_operator.cluster import Kind
 from outhaul_operator.engines.plan import Plan, compact
 from outhaul_operator.verdicts import StalledError, VerdictError, WaitingError
@@ -61,6 +61,8 @@ def references(installation: Installation) -> list[tuple[Kind, str]]:
     found = []
     if spec.source is not None and spec.source.config_map_ref is not None:
         found.append((Kind.CONFIG_MAP, spec.source.config_map_ref.name))
+    if spec.source is not None and spec.source.secret_ref is not None:
+        found.append((Kind.SECRET, spec.source.secret_ref.name))
     for one in spec.inputs:
         if one.config_map_key_ref is not None:
             found.append((Kind.CONFIG_MAP, one.config_map_key_ref.name))
@@ -125,11 +127,11 @@ def _check(one: Input, files: list[str]) -> None:
             Reason.INVALID_SPEC,
             f"spec.inputs {one.name!r} must give exactly one of output, configMapKeyRef and secretKeyRef",
         )
-    path = PurePosixPath(one.file or "a")
-    if path.is_absolute() or ".." in path.parts or str(path) != (one.file or "a") or not path.name:
+    if one.file is not None and (not paths.is_within(one.file) or str(PurePosixPath(one.file)) != one.file):
         raise StalledError(
             Reason.INVALID_SPEC,
-            f"spec.inputs {one.name!r}: the file {one.file!r} must be a relative path without '.' and '..'",
+            f"spec.inputs {one.name!r}: the file {one.file!r} must be a relative path without '.', '..' "
+            "and control characters",
         )
     if one.file is not None and files.count(one.file) > 1:
         raise StalledError(Reason.INVALID_SPEC, f"spec.inputs: two give the file {one.file!r}; rename one")
@@ -171,7 +173,13 @@ def _value(one: Input, output: Output) -> str | Reference:
     # The record does not keep the order of an object's keys: the Secret does.
     is_ordered = output.type in {OutputType.OBJECT, OutputType.ARRAY}
     if one.file is None and is_inline and not is_ordered:
-        return output.value if isinstance(output.value, str) else compact(output.value)
+        text = output.value if isinstance(output.value, str) else compact(output.value)
+        if "\0" in text:
+            raise StalledError(
+                Reason.INVALID_SPEC,
+                f"spec.inputs {one.name!r}: the output has a NUL character and cannot be a variable; give `file`",
+            )
+        return text
     if output.secret_key_ref is None:
         raise StalledError(
             Reason.OUTPUT_NOT_FOUND, f"spec.inputs {one.name!r}: the output is too large to have been stored"

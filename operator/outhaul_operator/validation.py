@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from outhaul_api.agentaction import AgentAction, OutputSource
+from outhaul_api.agentaction import AgentAction, Command, OutputSource
 from outhaul_api.common import seconds
 from outhaul_api.vocabulary import Action, OutputFormat, Reason
+from outhaul_grpc.layout import AGENT_VARIABLES
 from pydantic import ValidationError
 
+from outhaul_operator import paths
 from outhaul_operator.cluster import Object
 from outhaul_operator.pods import commands_of
 from outhaul_operator.verdicts import RunFailedError
@@ -56,13 +58,29 @@ def _faults(action: AgentAction) -> list[str]:
         for name, count in Counter(one.name for one in commands_of(spec)).items()
         if count > 1
     ]
-    faults += [f"{where} has a NUL character" for where in _with_nul(spec.to_json(), "spec")]
+    faults += nul_faults(spec.to_json(), "spec")
+    for index, command in enumerate(spec.commands):
+        faults += command_faults(f"spec.commands[{index}]", command)
+    faults += [
+        f"spec.env: {variable.name} is a variable that the agent needs; use another name"
+        for variable in spec.env
+        if variable.name in AGENT_VARIABLES
+    ]
     for index, source in enumerate(spec.outputs):
         faults += source_faults(f"spec.outputs[{index}]", source)
-    for path, content in spec.files.items():
-        pure = PurePosixPath(path)
-        if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
-            faults.append(f"spec.files: {path!r} must be a relative path without '..'")
+    return faults + _file_faults(spec.files)
+
+
+def _file_faults(files: dict[str, str]) -> list[str]:
+    faults = [
+        f"spec.files: {path!r} must be a relative path without '..' and control characters"
+        for path in files
+        if not paths.is_within(path)
+    ]
+    both = paths.clash(files)
+    if both is not None:
+        faults.append(f"spec.files: {both[0]!r} and {both[1]!r} cannot both be files; rename one")
+    for path, content in files.items():
         try:
             base64.b64decode(content, validate=True)
         except (binascii.Error, ValueError):
@@ -70,8 +88,12 @@ def _faults(action: AgentAction) -> list[str]:
     return faults
 
 
+def nul_faults(value: object, where: str) -> list[str]:
+    """Returns where texts have a character that no argument, variable or path can have."""
+    return [f"{place} has a NUL character" for place in _with_nul(value, where)]
+
+
 def _with_nul(value: object, where: str) -> Iterator[str]:
-    """Yields where texts have a character that no argument, variable or path can have."""
     if isinstance(value, str) and "\0" in value:
         yield where
     elif isinstance(value, dict):
@@ -82,6 +104,29 @@ def _with_nul(value: object, where: str) -> Iterator[str]:
             yield from _with_nul(inner, f"{where}[{index}]")
 
 
+def command_faults(where: str, command: Command) -> list[str]:
+    """Returns what is wrong with a command; `where` is its place in the object.
+
+    Arguments and values of variables may have several lines (a script, a certificate); names may not.
+    """
+    faults = _program_faults(f"{where}.command[0]", command.command[0])
+    directory = command.working_dir or ""
+    if _has_line(directory) or (".." in PurePosixPath(directory).parts and not directory.startswith("/")):
+        faults.append(f"{where}.workingDir must be a path within the working directory, or an absolute one")
+    return faults
+
+
+def _program_faults(where: str, program: str) -> list[str]:
+    if program and not _has_line(program):
+        return []
+    return [f"{where} must name a program: it is empty, or has a line break or another control character"]
+
+
+def _has_line(text: str) -> bool:
+    # A NUL is told by itself.
+    return paths.has_control(text.replace("\0", ""))
+
+
 def source_faults(where: str, source: OutputSource) -> list[str]:
     """Returns what is wrong with an output source; `where` is its place in the object."""
     given = [name for name in ("directory", "command", "manifest") if getattr(source, name) is not None]
@@ -89,6 +134,9 @@ def source_faults(where: str, source: OutputSource) -> list[str]:
         return [
             f"{where} must have exactly one of directory, command and manifest; it has {' and '.join(given) or 'none'}"
         ]
-    if source.command is not None and (source.command.format is OutputFormat.TEXT) != bool(source.command.name):
-        return [f"{where}.command.name is needed with format text, and only there"]
-    return []
+    if source.command is None:
+        return []
+    faults = _program_faults(f"{where}.command.command[0]", source.command.command[0])
+    if (source.command.format is OutputFormat.TEXT) != bool(source.command.name):
+        faults.append(f"{where}.command.name is needed with format text, and only there")
+    return faults

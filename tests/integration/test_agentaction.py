@@ -99,6 +99,17 @@ def test_the_environment_comes_from_where_it_is_kept(objects: Objects) -> None:
         pytest.param(
             action("true", files={"../a": "YQ=="}), "'../a' must be a relative path", id="a path that leads out"
         ),
+        pytest.param(
+            action("true", files={"a": "YQ==", "a/b": "YQ=="}),
+            "'a' and 'a/b' cannot both be files",
+            id="a file as a directory",
+        ),
+        pytest.param(action("echo a\0b"), "spec.commands[0].command[2] has a NUL character", id="a NUL"),
+        pytest.param(
+            action("true", env=[{"name": "OUTHAUL_PORT", "value": "1"}]),
+            "OUTHAUL_PORT is a variable that the agent needs",
+            id="a variable of the agent's",
+        ),
     ],
 )
 def test_a_mistake_in_a_run_by_hand(objects: Objects, spec: Json, fault: str) -> None:

@@ -292,7 +292,7 @@ COMMAND = {"name": "a", "command": ["b"]}
         ("AgentAction", "spec.commands", [{**COMMAND, "name": "-"}], "should match"),
         ("AgentAction", "spec.env", [{"name": "A"}, {"name": "A"}], "Duplicate"),
         ("AgentAction", "spec.env", [{"name": "1A"}], "should match"),
-        ("AgentAction", "spec.files", {"a": "not base64!"}, "byte"),
+        ("AgentAction", "spec.files", {"a": "not base64!"}, "should match"),
         (
             "AgentAction",
             "spec.outputs",

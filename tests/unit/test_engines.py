@@ -22,6 +22,8 @@ from outhaul_operator.verdicts import StalledError
 INSTALL, UPGRADE, UNINSTALL, RECOLLECT = Action.INSTALL, Action.UPGRADE, Action.UNINSTALL, Action.RECOLLECT
 FILES = {"files": {"main.tf": "# code\n"}}
 CONFIG_MAP = {"configMapRef": {"name": "code"}}
+SECRET = {"secretRef": {"name": "code"}}
+KEY = {"name": "key", "secretKeyRef": {"name": "login", "key": "k"}, "file": "key.pem"}
 COMMANDS = {
     "install": [{"name": "in", "command": ["install"]}],
     "upgrade": [{"name": "up", "command": ["upgrade"]}],
@@ -121,21 +123,28 @@ def test_what_is_wrong_is_named_by_its_own_field(spec: dict[str, Any], words: st
 
 @pytest.mark.parametrize(
     ("source", "given"),
-    [({}, "none"), ({"files": {}}, "none"), ({**FILES, **CONFIG_MAP}, "files and configMapRef")],
+    [
+        ({}, "none"),
+        ({"files": {}}, "none"),
+        ({**FILES, **CONFIG_MAP}, "files and configMapRef"),
+        ({**CONFIG_MAP, **SECRET}, "configMapRef and secretRef"),
+    ],
 )
 @pytest.mark.parametrize("engine", [{"engine": "terraform"}, {"engine": "exec", "commands": COMMANDS}])
 def test_exactly_one_source(engine: dict[str, Any], source: dict[str, Any], given: str) -> None:
     """No source, or two, is a mistake that is told with what was given."""
     error = refused({**engine, "source": source})
     assert error.reason is Reason.INVALID_SPEC
-    assert error.message == f"spec.source must give exactly one of files and configMapRef, not {given}"
+    assert error.message == f"spec.source must give exactly one of files, configMapRef and secretRef, not {given}"
 
 
-@pytest.mark.parametrize("path", ["", ".", "/etc/passwd", "../x", "a/../../x", "a\0b"])
+@pytest.mark.parametrize("path", ["", ".", "/etc/passwd", "../x", "a/../../x", "a\0b", "a\nb"])
 def test_files_stay_in_the_working_directory(path: str) -> None:
     """A path that leads out of the working directory is refused, and named."""
     error = refused({"engine": "terraform", "source": {"files": {path: ""}}})
-    assert error.message == f"spec.source.files: {path!r} must be a relative path without '..'; rename it"
+    assert error.message == (
+        f"spec.source.files: {path!r} must be a relative path without '..' and control characters; rename it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,6 +168,59 @@ def test_a_config_map_is_mounted(engine: dict[str, Any]) -> None:
     assert made.volumes == [{"name": "source", "configMap": {"name": "code"}}]
     assert made.volume_mounts == [{"name": "source", "mountPath": "/outhaul/source", "readOnly": True}]
     assert made.copy_from == ["/outhaul/source"]
+
+
+def test_a_secret_is_mounted() -> None:
+    """A Secret goes to the pod by reference as well: the operator has none of its content."""
+    made = plan({"engine": "terraform", "source": SECRET})
+    assert made.volumes == [{"name": "source", "secret": {"secretName": "code"}}]
+    assert made.volume_mounts == [{"name": "source", "mountPath": "/outhaul/source", "readOnly": True}]
+    assert made.copy_from == ["/outhaul/source"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "both"),
+    [
+        ({"source": {"files": {"a": "", "a/b": ""}}}, ("'a'", "'a/b'")),
+        ({"source": {"files": {"key.pem/x": ""}}, "inputs": [KEY]}, ("'key.pem'", "'key.pem/x'")),
+        ({"source": {"files": {"key.pem": ""}}, "inputs": [KEY]}, ("'key.pem'", "'key.pem'")),
+        ({"inputs": [{**KEY, "file": "parameters.json/x"}]}, ("'parameters.json'", "'parameters.json/x'")),
+    ],
+)
+def test_no_file_takes_another_s_place(spec: dict[str, Any], both: tuple[str, str]) -> None:
+    """Files of the source, of inputs and of the engine that cannot be there together are refused, by their names."""
+    error = refused({"commands": COMMANDS, **spec})
+    assert error.reason is Reason.INVALID_SPEC
+    assert f"{both[0]} and {both[1]} cannot both be files of the working directory" in error.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"install": [{"name": "a", "command": ["x", "\0"]}]}, "spec.commands.install[0].command[1] has a NUL"),
+        ({"upgrade": [{"name": "a", "command": ["x\n"]}]}, "spec.commands.upgrade[0].command[0] must name a program"),
+        (
+            {"uninstall": [{"name": "a", "command": ["x"], "env": [{"name": "A", "value": "\0"}]}]},
+            "spec.commands.uninstall[0].env[0].value has a NUL character",
+        ),
+        (
+            {"install": [{"name": "a", "command": ["x"], "workingDir": "../.."}]},
+            "spec.commands.install[0].workingDir must be a path within the working directory",
+        ),
+    ],
+)
+def test_commands_that_cannot_be_run_are_refused(spec: dict[str, Any], words: str) -> None:
+    """What no program can be given is told on the Installation, by its field, before there is a run."""
+    assert words in refused({"commands": {**COMMANDS, **spec}}).message
+
+
+def test_a_parameter_with_a_nul_is_no_variable() -> None:
+    """It is refused by its name; a file has it as it is."""
+    assert (
+        "spec.parameters: 'p' has a NUL character" in refused({"commands": COMMANDS, "parameters": {"p": "\0"}}).message
+    )
+    made = plan({"engine": "terraform", "source": FILES, "parameters": {"p": "\0"}})
+    assert json.loads(text(made, PARAMETERS_FILE)) == {"p": "\0"}
 
 
 def test_outputs_come_from_where_the_spec_says() -> None:

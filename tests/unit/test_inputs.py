@@ -103,6 +103,14 @@ def test_a_large_value_is_no_variable() -> None:
     assert resolved(from_output(file="a"), large) == Reference("secret", "db-1-outputs", "host")
 
 
+def test_a_nul_is_in_no_variable() -> None:
+    """A text with a NUL can be a file and no variable."""
+    with pytest.raises(
+        StalledError, match="'in': the output has a NUL character and cannot be a variable; give `file`"
+    ):
+        resolved(from_output(), {"value": "a\0b"})
+
+
 def test_an_output_that_was_not_stored() -> None:
     """An output that no Secret held cannot be an input."""
     with pytest.raises(StalledError, match="too large"):
@@ -132,8 +140,9 @@ def test_an_output_that_is_missing(records: dict[str, InstallationOutput | None]
         (from_output(secretKeyRef={"name": "s", "key": "k"}), "exactly one of"),
         (from_output(file="/etc/passwd"), "relative path"),
         (from_output(file="a/../../b"), "relative path"),
+        (from_output(file="a\nb"), "control characters"),
     ],
-    ids=["nothing", "two", "absolute", "out"],
+    ids=["nothing", "two", "absolute", "out", "two lines"],
 )
 def test_a_bad_input(given: dict[str, Any], words: str) -> None:
     """An input that is not as it has to be is named."""
@@ -198,12 +207,13 @@ def test_versions_count_where_all_can_be_told(
 
 
 def test_what_is_referred_to() -> None:
-    """The source's ConfigMap and those of inputs are referred to, each once."""
+    """The source's ConfigMap or Secret and those of inputs are referred to, each once."""
     token = {"name": "token", "secretKeyRef": {"name": "login", "key": "t"}}
     pool = {"name": "pool", "configMapKeyRef": {"name": "settings", "key": "p"}}
     other = {"name": "other", "secretKeyRef": {"name": "login", "key": "o"}}
     wanted = wants(token, pool, other, source={"configMapRef": {"name": "settings"}})
     assert inputs.references(wanted) == [CONFIG, SECRET]
+    assert inputs.references(wants(source={"secretRef": {"name": "login"}})) == [SECRET]
 
 
 # -- in the run

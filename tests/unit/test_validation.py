@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 from builders import action_object
 from outhaul_api.vocabulary import Reason
+from outhaul_grpc.layout import AGENT_VARIABLES
 from outhaul_operator import validation
 from outhaul_operator.verdicts import RunFailedError
 
 SECRET = "hunter2-in-the-wrong-place"  # noqa: S105 - what no message may show
 COMMAND = {"name": "a", "command": ["true"]}
+NO_PROGRAM = "must name a program: it is empty, or has a line break or another control character"
 TEXT = {"command": ["cat"], "format": "text", "name": "x"}
 
 
@@ -84,6 +86,26 @@ def test_what_is_right_is_read(spec: dict[str, Any]) -> None:
         ({"commands": [COMMAND], "files": {"a": "not base64!"}}, "spec.files: the content of 'a' is not base64"),
         ({"commands": [COMMAND], "files": {"a": "YQ"}}, "spec.files: the content of 'a' is not base64"),
         ({"commands": [COMMAND], "files": {"a": "ä"}}, "spec.files: the content of 'a' is not base64"),
+        (
+            {"commands": [{**COMMAND, "command": ["echo\n", "x"]}]},
+            f"spec.commands[0].command[0] {NO_PROGRAM}",
+        ),
+        (
+            {"commands": [{**COMMAND, "command": [""]}]},
+            f"spec.commands[0].command[0] {NO_PROGRAM}",
+        ),
+        (
+            {"commands": [{**COMMAND, "workingDir": "a/../../b"}]},
+            "spec.commands[0].workingDir must be a path within the working directory, or an absolute one",
+        ),
+        (
+            {"commands": [{**COMMAND, "workingDir": "/a\n"}]},
+            "spec.commands[0].workingDir must be a path within the working directory, or an absolute one",
+        ),
+        (
+            {"commands": [COMMAND], "outputs": [{"command": {**TEXT, "command": ["cat\r"]}}]},
+            f"spec.outputs[0].command.command[0] {NO_PROGRAM}",
+        ),
         ({"action": "recollect"}, "spec must give either commands, or command with args"),
     ],
 )
@@ -92,12 +114,45 @@ def test_each_fault_has_its_message(spec: dict[str, Any], message: str) -> None:
     assert faults(spec) == message
 
 
-@pytest.mark.parametrize("path", ["", ".", "./", "/etc/passwd", "../x", "a/../../x", "a/..", "\0"])
+@pytest.mark.parametrize(
+    "path", ["", ".", "./", "/etc/passwd", "../x", "a/../../x", "a/..", "\0", "a\nb", "a\x1b[2J", "a\x7f", "\x85"]
+)
 def test_files_stay_in_the_working_directory(path: str) -> None:
-    """A path that leads out of the working directory, or is none, is refused."""
+    """A path that leads out of the working directory, or is no name that a line can show, is refused."""
     assert faults({"commands": [COMMAND], "files": {path: ""}}) == (
-        f"spec.files: {path!r} must be a relative path without '..'"
+        f"spec.files: {path!r} must be a relative path without '..' and control characters"
     )
+
+
+@pytest.mark.parametrize(("one", "other"), [("a", "a/b"), ("a/b", "./a"), ("a", "a/b/c"), ("a", "./a")])
+def test_a_file_is_no_directory(one: str, other: str) -> None:
+    """Two files of which one would be the other's directory, or the other itself, are refused by their names."""
+    message = faults({"commands": [COMMAND], "files": {one: "", other: ""}})
+    assert "cannot both be files; rename one" in message
+    assert repr(one) in message
+    assert repr(other) in message
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"commands": [{**COMMAND, "command": ["sh", "-c", "echo one\necho two\n"], "args": ["a\nb"]}]},
+        {"commands": [{**COMMAND, "env": [{"name": "CERTIFICATE", "value": "-----BEGIN\nx\r\n"}]}]},
+        {"commands": [COMMAND], "env": [{"name": "SCRIPT", "value": "a\nb"}]},
+        {"command": ["sh", "-c", "echo one\necho two"]},
+        {"commands": [{**COMMAND, "workingDir": "."}, {**COMMAND, "name": "b", "workingDir": "/opt/../srv"}]},
+    ],
+)
+def test_several_lines_are_fine_where_they_are_data(spec: dict[str, Any]) -> None:
+    """A script is an argument, a certificate a variable's value: both have lines."""
+    validation.parse_action(action_object(spec))
+
+
+@pytest.mark.parametrize("name", sorted(AGENT_VARIABLES))
+def test_the_agents_own_variables_are_refused(name: str) -> None:
+    """A run cannot move its agent to another port or another working directory."""
+    message = faults({"commands": [COMMAND], "env": [{"name": name, "value": "1"}]})
+    assert message == f"spec.env: {name} is a variable that the agent needs; use another name"
 
 
 @pytest.mark.parametrize(
@@ -105,6 +160,11 @@ def test_files_stay_in_the_working_directory(path: str) -> None:
     [
         ({"commands": [{"name": SECRET + " ", "command": ["x"]}]}, "spec.commands.0.name"),
         ({"commands": [{"name": "a", "command": SECRET}]}, "spec.commands.0.command"),
+        ({"commands": [{"name": "a\n", "command": ["x"]}]}, "spec.commands.0.name"),
+        ({"commands": [{**COMMAND, "env": [{"name": "A=B"}]}]}, "spec.commands.0.env.0.name"),
+        ({"commands": [{**COMMAND, "env": [{"name": "A\n"}]}]}, "spec.commands.0.env.0.name"),
+        ({"commands": [{**COMMAND, "env": [{"name": ""}]}]}, "spec.commands.0.env.0.name"),
+        ({"commands": [COMMAND], "env": [{"name": "A\n"}]}, "spec.env.0.name"),
         ({"commands": [COMMAND], "timeout": SECRET}, "spec.timeout"),
         ({"commands": [COMMAND], "action": SECRET}, "spec.action"),
         ({"commands": [COMMAND], "env": [{"name": "A", "value": {"secret": SECRET}}]}, "spec.env.0.value"),

@@ -41,6 +41,18 @@ POD_IP_VARIABLE = "OUTHAUL_POD_IP"
 PORT_VARIABLE = "OUTHAUL_PORT"
 TERMINATION_LOG_VARIABLE = "OUTHAUL_TERMINATION_LOG"
 
+AGENT_VARIABLES = frozenset(
+    {
+        RUN_DIR_VARIABLE,
+        WORK_DIR_VARIABLE,
+        OUTPUTS_VARIABLE,
+        POD_IP_VARIABLE,
+        PORT_VARIABLE,
+        TERMINATION_LOG_VARIABLE,
+    }
+)
+"""What the agent reads of its environment, which no run may set: it could not be reached, or would leave no word."""
+
 TERMINATION_LOG = "/dev/termination-log"
 TERMINATION_LIMIT = 4096
 """Bytes of a termination message that Kubernetes keeps."""

@@ -6,10 +6,11 @@ from outhaul_api.common import seconds
 from outhaul_api.installation import Installation
 from outhaul_api.vocabulary import RETRY_ANNOTATION, Action, Reason
 
+from outhaul_operator import paths
 from outhaul_operator.engines import exec as exec_engine
 from outhaul_operator.engines import porter, terraform
 from outhaul_operator.engines.plan import Plan
-from outhaul_operator.validation import source_faults
+from outhaul_operator.validation import command_faults, nul_faults, source_faults
 from outhaul_operator.verdicts import StalledError
 
 _ENGINES: dict[str, Callable[[Installation, Action], Plan | None]] = {
@@ -49,6 +50,7 @@ def plan(installation: Installation, action: Action, configured: str | None) -> 
     result = engine(installation, action)
     if result is None:
         return None
+    _check_files(installation, result)
     if action is Action.UNINSTALL:
         result.outputs = []
     elif installation.spec.outputs.from_ is not None:
@@ -83,7 +85,33 @@ def _check(installation: Installation, engine: str) -> None:
             )
     if spec.timeout is not None and seconds(spec.timeout) <= 0:
         raise StalledError(Reason.INVALID_SPEC, "spec.timeout must be more than 0")
-    sources = spec.outputs.from_ or []
-    faults = [fault for index, one in enumerate(sources) for fault in source_faults(f"spec.outputs.from[{index}]", one)]
+    faults = _faults(installation)
     if faults:
         raise StalledError(Reason.INVALID_SPEC, "; ".join(faults[:5]))
+
+
+def _faults(installation: Installation) -> list[str]:
+    spec = installation.spec
+    # A file may have any character, and what can take a parameter depends on the engine.
+    faults = nul_faults(spec.model_dump(mode="json", by_alias=True, exclude={"source", "parameters"}), "spec")
+    for name, commands in spec.commands or ():
+        for index, command in enumerate(commands or []):
+            faults += command_faults(f"spec.commands.{name}[{index}]", command)
+    for index, source in enumerate(spec.outputs.from_ or []):
+        faults += source_faults(f"spec.outputs.from[{index}]", source)
+    return faults
+
+
+def _check_files(installation: Installation, plan: Plan) -> None:
+    """Refuses files of which one would take another's place.
+
+    Raises:
+        StalledError: The message names both.
+    """
+    both = paths.clash([*plan.files, *(one.file for one in installation.spec.inputs if one.file is not None)])
+    if both is not None:
+        raise StalledError(
+            Reason.INVALID_SPEC,
+            f"{both[0]!r} and {both[1]!r} cannot both be files of the working directory "
+            "(spec.source.files, the `file` of spec.inputs, files of the engine); rename one",
+        )

@@ -10,10 +10,13 @@ from typing import Any
 from outhaul_api.agentaction import Command, OutputSource, PodEnvVar
 from outhaul_api.installation import Installation, Source
 from outhaul_api.vocabulary import Reason
+from pydantic.alias_generators import to_camel
 
+from outhaul_operator import paths
 from outhaul_operator.verdicts import StalledError
 
 SOURCE_DIR = "/outhaul/source"
+_SOURCES = "files, configMapRef and secretRef"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -37,12 +40,12 @@ class Plan:
         Raises:
             StalledError: The path leads out of the working directory, or the file would take the place of another.
         """
-        pure = PurePosixPath(path)
-        if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
+        if not paths.is_within(path):
             raise StalledError(
                 Reason.INVALID_SPEC,
-                f"spec.source.files: {path!r} must be a relative path without '..'; rename it",
+                f"spec.source.files: {path!r} must be a relative path without '..' and control characters; rename it",
             )
+        pure = PurePosixPath(path)
         if str(pure) in self.files:
             raise StalledError(
                 Reason.INVALID_SPEC,
@@ -51,30 +54,42 @@ class Plan:
         self.files[str(pure)] = base64.b64encode(text.encode()).decode()
 
     def add_source(self, source: Source) -> None:
-        """Adds the infrastructure code: files of its own, or a ConfigMap that the pod mounts.
+        """Adds the infrastructure code: files of its own, or a ConfigMap or Secret that the pod mounts.
 
         Raises:
             StalledError: Not exactly one source is given, or a path is bad.
         """
-        given = [name for name, value in (("files", source.files), ("configMapRef", source.config_map_ref)) if value]
+        given = [name for name, value in source if value]
         if len(given) != 1:
-            raise StalledError(
-                Reason.INVALID_SPEC,
-                f"spec.source must give exactly one of files and configMapRef, not {' and '.join(given) or 'none'}",
-            )
+            names = " and ".join(to_camel(name) for name in given) or "none"
+            raise StalledError(Reason.INVALID_SPEC, f"spec.source must give exactly one of {_SOURCES}, not {names}")
         for path, text in (source.files or {}).items():
             self.add_file(path, text)
         if source.config_map_ref is not None:
-            self.volumes.append({"name": "source", "configMap": {"name": source.config_map_ref.name}})
-            self.volume_mounts.append({"name": "source", "mountPath": SOURCE_DIR, "readOnly": True})
-            self.copy_from.append(SOURCE_DIR)
+            self._mount_source({"configMap": {"name": source.config_map_ref.name}})
+        if source.secret_ref is not None:
+            self._mount_source({"secret": {"secretName": source.secret_ref.name}})
+
+    def _mount_source(self, volume: dict[str, Any]) -> None:
+        self.volumes.append({"name": "source", **volume})
+        self.volume_mounts.append({"name": "source", "mountPath": SOURCE_DIR, "readOnly": True})
+        self.copy_from.append(SOURCE_DIR)
 
     def add_parameters(self, parameters: dict[str, Any]) -> None:
-        """Adds the parameters as `parameters.json` and as variables `OUTHAUL_PARAMETER_<name>`."""
+        """Adds the parameters as `parameters.json` and as variables `OUTHAUL_PARAMETER_<name>`.
+
+        Raises:
+            StalledError: One of them cannot be a variable's value.
+        """
         self.add_file("parameters.json", compact(parameters))
         for name, value in parameters.items():
             if _ENV_NAME.fullmatch(name):
                 text = value if isinstance(value, str) else compact(value)
+                if "\0" in text:
+                    raise StalledError(
+                        Reason.INVALID_SPEC,
+                        f"spec.parameters: {name!r} has a NUL character, which no variable can have; remove it",
+                    )
                 # $(NAME) in a pod's env is replaced by Kubernetes; a doubled $ is not.
                 self.env.append(PodEnvVar(name=f"OUTHAUL_PARAMETER_{name}", value=text.replace("$", "$$")))
 
@@ -93,6 +108,6 @@ def required_source(installation: Installation, engine: str) -> Source:
     if installation.spec.source is None:
         raise StalledError(
             Reason.INVALID_SPEC,
-            f"engine {engine} needs spec.source; give exactly one of files and configMapRef",
+            f"engine {engine} needs spec.source; give exactly one of {_SOURCES}",
         )
     return installation.spec.source
