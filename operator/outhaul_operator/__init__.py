@@ -2,4 +2,6 @@
 
 from importlib.metadata import version
 
+import outhaul_grpc  # noqa: F401 - before anything else loads gRPC
+
 __version__ = version("outhaul")

@@ -256,9 +256,19 @@ def _checked_info(info: pb.OutputInfo) -> OutputInfo:
     return OutputInfo(info.name, OutputType(info.type), info.sensitive, info.size, info.sha256)
 
 
+_STRANGERS = {
+    "Hostname Verification Check failed": "what answers there has the certificate of another run",
+    "CERTIFICATE_VERIFY_FAILED": "what answers there has no certificate of this operator's authority for an agent, or "
+    "one that is not valid now",
+    "TSI_PROTOCOL_FAILURE": "what answers there does not speak TLS 1.3",
+}
+"""What gRPC says of a peer that is not the agent, and what that means."""
+
+
 def _verdict(error: grpc.aio.AioRpcError) -> AgentError:
-    code = error.code()
-    details = printable(error.details() or "", 200)
+    code, details = error.code(), error.details() or ""
+    words = next((words for sign, words in _STRANGERS.items() if sign in details), "")
+    words = words or printable(details.rpartition("last error: ")[2], 200)
     if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}:
-        return AgentUnreachable(f"no answer from the agent: {details}")
-    return AgentMisbehaved(f"the agent answered {code.name}: {details}")
+        return AgentUnreachable(f"no answer from the agent: {words}")
+    return AgentMisbehaved(f"the agent answered {code.name}: {words}")

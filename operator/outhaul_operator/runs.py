@@ -244,6 +244,7 @@ class _Run:
             _logger.debug("%s: %s", action.metadata.name, error)
             if self._redial_s == self._longest_redial_s and self._status.reason != Reason.AGENT_UNREACHABLE:
                 await self._note(statuses.unreachable(self._status, situation, str(error)))
+                _logger.info("%s/%s: %s", action.metadata.namespace, action.metadata.name, self._status.message)
             return False
         except agents.ProtocolMismatch as error:
             raise RunFailedError(Reason.PROTOCOL_MISMATCH, str(error)) from error

@@ -70,7 +70,8 @@ def unreachable(status: AgentActionStatus, situation: Situation, words: str) -> 
     """The agent's container runs, and for some time nobody could talk to it."""
     message = (
         f"{situation.message}, but its agent does not answer at {situation.ip}: {words}; "
-        "the run goes on, and its outputs are fetched once it does. Does a NetworkPolicy keep the operator out?"
+        "the run goes on, and its outputs are fetched once it does. "
+        "Does a NetworkPolicy keep the operator out, or does something else have this address?"
     )
     return status.model_copy(update={"reason": Reason.AGENT_UNREACHABLE, "message": message[:4096]})
 

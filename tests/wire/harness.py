@@ -2,7 +2,6 @@
 
 import asyncio
 import datetime as dt
-import itertools
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cluster.kubelet.addresses import Addresses
 from google.protobuf import json_format
 from outhaul_grpc import layout
 from outhaul_grpc.v1 import agent_pb2 as pb
@@ -28,13 +28,12 @@ DEADLINE = 30.0
 AGENT_PYTHON = os.environ.get("OUTHAUL_AGENT_PYTHON", sys.executable)
 """Runs the agent: another environment shows whether it works with the oldest libraries that it allows."""
 
-_addresses = itertools.count(1)
+_addresses = Addresses()
 
 
 def fresh_address() -> str:
-    """Returns a loopback address that no other process of this test run has used."""
-    number = next(_addresses)
-    return f"127.{64 + os.getpid() % 64}.{number // 250}.{number % 250 + 1}"
+    """Returns a loopback address that nobody else on this machine has."""
+    return _addresses.take()
 
 
 def now() -> dt.datetime:

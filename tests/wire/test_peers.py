@@ -1,9 +1,8 @@
-"""Wrong peers: who is not the operator gets nothing, and what is not this run's agent is not talked to."""
+"""Wrong clients: who is not the operator gets nothing from a live agent, and leaves no trace in its log."""
 
 # ruff: noqa: ARG005 - one signature for all makers of identities
 
 import asyncio
-import datetime as dt
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,91 +11,50 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import pytest_asyncio
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from outhaul_grpc import client, layout
-from outhaul_grpc import server as wire
 from outhaul_grpc.v1 import agent_pb2 as pb
 from outhaul_grpc.v1.agent_pb2_grpc import AgentStub
 from outhaul_operator import agents, trust
-from wire.harness import AgentProcess, fresh_address, now, run_spec, shell
+from wire import between
+from wire.harness import AgentProcess, fresh_address, now, output_command, run_spec, shell
+from wire.identities import CLIENT, DAY, NOBODY, OPERATOR, SERVER, issued, self_signed, server_leaf, stranger
 
-StartAgent = Callable[..., AgentProcess]
 Identity = Callable[[trust.Authority, pb.RunSpec], trust.Leaf]
-DAY = dt.timedelta(days=1)
 CALL = 10.0
 
 
-@pytest.fixture
-async def agent(start_agent: StartAgent) -> AgentProcess:
-    """A live agent whose run has ended."""
-    running = start_agent(run_spec(shell("true")))
-    async with running.connect() as connected:
-        await running.final(connected)
-    return running
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def live(tmp_path_factory: pytest.TempPathFactory, authority: trust.Authority) -> AsyncIterator[AgentProcess]:
+    """A live agent whose run has ended, and which holds its outputs for everybody who is not denied."""
+    spec = run_spec(shell("true"), outputs=[output_command("printf value", pb.OUTPUT_FORMAT_TEXT, "key")])
+    running = AgentProcess(root=tmp_path_factory.mktemp("live") / "agent", spec=spec, authority=authority)
+    running.start()
+    try:
+        async with running.connect() as connected:
+            await running.final(connected)
+        yield running
+    finally:
+        running.kill()
 
 
-def server_leaf(authority: trust.Authority, run_uid: str, at: dt.datetime | None = None) -> trust.Leaf:
-    """Returns a run's leaf."""
-    return trust.issue_server(
-        authority,
-        namespace="tenant",
-        name="other",
-        run_uid=run_uid,
-        timeout=dt.timedelta(hours=1),
-        linger=dt.timedelta(0),
-        now=at or now(),
-    )
+@pytest_asyncio.fixture(loop_scope="session")
+async def agent(live: AgentProcess) -> AsyncIterator[AgentProcess]:
+    """The live agent. After the test it serves the operator as before, and has not said a word about it."""
+    before = live.log
+    yield live
+    async with live.connect() as operator:
+        await operator.info()
+        (listed,) = await operator.outputs()
+        assert (await operator.read(listed)).data == b"value"
+    assert live.log == before
 
-
-def self_signed(*names: x509.GeneralName) -> trust.Leaf:
-    """Returns a leaf that vouches for itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([]))
-        .issuer_name(x509.Name([]))
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now() - DAY)
-        .not_valid_after(now() + DAY)
-        .add_extension(x509.SubjectAlternativeName(names), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return trust.Leaf(certificate.public_bytes(serialization.Encoding.PEM), pem, now() + DAY)
-
-
-def issued(authority: trust.Authority, usages: list[Any], *names: x509.GeneralName) -> trust.Leaf:
-    """Returns a leaf of the authority that `trust` would never issue."""
-    leaf = self_signed(*names)
-    key = serialization.load_pem_private_key(leaf.key, None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([]))
-        .issuer_name(authority.certificate.subject)
-        .public_key(key.public_key())
-        .serial_number(2)
-        .not_valid_before(now() - DAY)
-        .not_valid_after(now() + DAY)
-        .add_extension(x509.SubjectAlternativeName(names), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        .sign(authority.key, hashes.SHA256())
-    )
-    return trust.Leaf(certificate.public_bytes(serialization.Encoding.PEM), leaf.key, leaf.not_after)
-
-
-OPERATOR = x509.UniformResourceIdentifier(layout.OPERATOR_URI)
-CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
-NOBODY = x509.UniformResourceIdentifier("spiffe://outhaul.dev/nobody")
 
 REFUSED_AT_THE_DOOR: dict[str, Identity] = {
     "self-signed": lambda authority, spec: self_signed(OPERATOR),
-    "other authority": lambda authority, spec: trust.issue_operator(trust.create_authority(now()), now()),
+    "other authority": lambda authority, spec: trust.issue_operator(stranger(), now()),
     "this run's own leaf": lambda authority, spec: server_leaf(authority, spec.run_uid),
     "another run's leaf": lambda authority, spec: server_leaf(authority, "other"),
     "expired": lambda authority, spec: trust.issue_operator(authority, now() - 2 * DAY),
@@ -119,10 +77,9 @@ async def test_a_wrong_certificate_gets_no_connection(
 ) -> None:
     """The handshake fails; the caller learns nothing, and the agent stays well."""
     wrong = identity(authority, agent.spec)
-    async with agent.connect(identity=wrong) as stranger:
+    async with agent.connect(identity=wrong) as caller:
         with pytest.raises(agents.AgentUnreachable):
-            await stranger.info()
-    await assert_well(agent)
+            await caller.info()
 
 
 @pytest.mark.parametrize("identity", REFUSED_BY_NAME.values(), ids=REFUSED_BY_NAME.keys())
@@ -131,17 +88,9 @@ async def test_another_client_of_the_authority_is_denied(
 ) -> None:
     """To be a client of the authority is not enough: the only name must be the operator's."""
     wrong = identity(authority, agent.spec)
-    async with agent.connect(identity=wrong) as stranger:
+    async with agent.connect(identity=wrong) as caller:
         with pytest.raises(agents.AgentMisbehaved, match="PERMISSION_DENIED: only the operator may call"):
-            await stranger.info()
-    await assert_well(agent)
-
-
-async def assert_well(agent: AgentProcess) -> None:
-    """Checks that the agent still serves the operator, and has complained to nobody."""
-    async with agent.connect() as operator:
-        await operator.info()
-    assert "Traceback" not in agent.log
+            await caller.info()
 
 
 METHODS = {
@@ -221,7 +170,6 @@ async def test_no_certificate(agent: AgentProcess, authority: trust.Authority) -
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(channel, "GetInfo")
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    await assert_well(agent)
 
 
 async def test_plaintext(agent: AgentProcess) -> None:
@@ -231,7 +179,6 @@ async def test_plaintext(agent: AgentProcess) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(channel, "GetInfo")
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    await assert_well(agent)
 
 
 async def test_garbage_on_the_port(agent: AgentProcess) -> None:
@@ -241,144 +188,65 @@ async def test_garbage_on_the_port(agent: AgentProcess) -> None:
     async with asyncio.timeout(CALL):
         await reader.read()
     writer.close()
-    await assert_well(agent)
 
 
-def h2_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """Returns a frame of HTTP/2."""
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+async def test_only_tls_1_3_comes_through(agent: AgentProcess, authority: trust.Authority, tmp_path: Path) -> None:
+    """With an older TLS even the operator gets no connection."""
+    leaf, name = trust.issue_operator(authority, now()), layout.server_name(agent.spec.run_uid)
+
+    async def dial(newest: ssl.TLSVersion) -> None:
+        tls = between.client_tls(leaf, authority.roots, tmp_path, newest)
+        async with asyncio.timeout(CALL):
+            _, writer = await asyncio.open_connection(agent.ip, layout.PORT, ssl=tls, server_hostname=name)
+        writer.transport.abort()
+
+    await dial(ssl.TLSVersion.TLSv1_3)
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await dial(ssl.TLSVersion.TLSv1_2)
 
 
-def h2_get_info(name: str) -> bytes:
-    """Returns what a client sends to call GetInfo, in the simplest HTTP/2 there is."""
-    headers = {
-        ":method": "POST",
-        ":scheme": "https",
-        ":path": "/outhaul.agent.v1.Agent/GetInfo",
-        ":authority": name,
-        "content-type": "application/grpc",
-        "te": "trailers",
-    }
-    block = b"".join(
-        b"\0" + bytes([len(key)]) + key.encode() + bytes([len(value)]) + value.encode()
-        for key, value in headers.items()
-    )
-    settings, end_headers, end_stream = h2_frame(4, 0, 0, b""), 4, 1
-    call = h2_frame(1, end_headers, 1, block) + h2_frame(0, end_stream, 1, bytes(5))
-    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + call
+async def test_callers_that_say_nothing(agent: AgentProcess) -> None:
+    """Connections that stay silent, or stop in the middle of their first word, keep nobody else out."""
+    writers = [(await asyncio.open_connection(agent.ip, layout.PORT))[1] for _ in range(50)]
+    for writer in writers[::2]:
+        writer.write(b"\x16\x03\x01\x02\x00\x01")
+    async with agent.connect() as operator:
+        await operator.info()
+    for writer in writers:
+        writer.transport.abort()
 
 
-@pytest.mark.parametrize(
-    ("version", "answer"),
-    [(ssl.TLSVersion.TLSv1_2, b"grpc-status\x017"), (ssl.TLSVersion.TLSv1_3, b"grpc-status\x010")],
-)
-async def test_only_tls_1_3_is_answered(
-    agent: AgentProcess, authority: trust.Authority, tmp_path: Path, version: ssl.TLSVersion, answer: bytes
+async def test_a_proxy_with_a_certificate_of_its_own(
+    agent: AgentProcess, authority: trust.Authority, tmp_path: Path
 ) -> None:
-    """With an older TLS even the operator is denied."""
-    leaf = trust.issue_operator(authority, now())
-    file = tmp_path / "operator.pem"
-    file.write_bytes(leaf.certificate + leaf.key)
-    context = ssl.create_default_context(cadata=authority.roots.decode())
-    context.load_cert_chain(file)
-    context.set_alpn_protocols(["h2"])
-    context.minimum_version = context.maximum_version = version
-    name = layout.server_name(agent.spec.run_uid)
-    reader, writer = await asyncio.open_connection(agent.ip, layout.PORT, ssl=context, server_hostname=name)
-    writer.write(h2_get_info(name))
-    received = b""
-    async with asyncio.timeout(CALL):
-        while answer not in received:
-            chunk = await reader.read(4096)
-            assert chunk, received
-            received += chunk
-    writer.close()
+    """A proxy that ends the TLS and begins another one is refused by both sides, whoever trusts it."""
+    own = stranger()
+    back = between.client_tls(trust.issue_operator(own, now()), authority.roots, tmp_path)
+    front = between.server_tls(server_leaf(own, agent.spec.run_uid), tmp_path)
+    ip, name = fresh_address(), layout.server_name(agent.spec.run_uid)
+    async with between.listening(ip, between.relay_to(agent.ip, back, name), front):
+        for roots, words in ((authority.roots, "no certificate of this operator's authority"), (own.roots, "answer")):
+            identity = trust.issue_operator(authority, now())
+            async with agents.connect(ip, run_uid=agent.spec.run_uid, identity=identity, roots=roots) as operator:
+                with pytest.raises(agents.AgentUnreachable, match=words):
+                    await operator.info()
 
 
-async def test_the_agent_of_another_run(agent: AgentProcess) -> None:
-    """An address that now belongs to another run's agent is not talked to."""
-    async with agent.connect(run_uid="another") as stranger:
-        with pytest.raises(agents.AgentUnreachable):
-            await stranger.info()
-
-
-async def test_roots_of_another_operator(agent: AgentProcess) -> None:
-    """An operator does not talk to an agent that its own authority has not issued."""
-    async with agent.connect(roots=trust.create_authority(now()).roots) as stranger:
-        with pytest.raises(agents.AgentUnreachable):
-            await stranger.info()
-
-
-@pytest.fixture
-async def impostor(
-    authority: trust.Authority,
-) -> AsyncIterator[Callable[[trust.Leaf], Any]]:
-    """Serves with any leaf, and returns the address."""
-    servers: list[grpc.aio.Server] = []
-
-    async def serve(leaf: trust.Leaf) -> str:
-        ip = fresh_address()
-        server = wire.create_server()
-        credentials = wire.server_credentials(certificate=leaf.certificate, key=leaf.key, roots=authority.roots)
-        server.add_secure_port(layout.socket_address(ip, layout.PORT), credentials)
-        await server.start()
-        servers.append(server)
-        return ip
-
-    yield serve
-    for server in servers:
-        await server.stop(None)
-
-
-IMPOSTORS: dict[str, Identity] = {
-    "another run's agent": lambda authority, spec: server_leaf(authority, "other"),
-    "the operator's own leaf": lambda authority, spec: trust.issue_operator(authority, now()),
-    "other authority, same names": lambda authority, spec: server_leaf(trust.create_authority(now()), spec.run_uid),
-    "self-signed": lambda authority, spec: self_signed(x509.DNSName(layout.server_name(spec.run_uid))),
-    "expired": lambda authority, spec: server_leaf(authority, spec.run_uid, now() - DAY),
-    "not yet valid": lambda authority, spec: server_leaf(authority, spec.run_uid, now() + DAY),
-    "the run's name for clients": lambda authority, spec: issued(
-        authority, [CLIENT], x509.DNSName(layout.server_name(spec.run_uid))
-    ),
-}
-
-
-@pytest.mark.parametrize("identity", IMPOSTORS.values(), ids=IMPOSTORS.keys())
-async def test_a_server_that_is_not_the_runs_agent(
-    authority: trust.Authority, impostor: Callable[[trust.Leaf], Any], identity: Identity
-) -> None:
-    """The operator does not say a word to it."""
-    spec = run_spec()
-    ip = await impostor(identity(authority, spec))
-    leaf = trust.issue_operator(authority, now())
-    async with agents.connect(ip, run_uid=spec.run_uid, identity=leaf, roots=authority.roots) as agent:
-        with pytest.raises(agents.AgentUnreachable):
-            await agent.info()
-
-
-async def test_the_right_leaf_on_the_same_server(
-    authority: trust.Authority, impostor: Callable[[trust.Leaf], Any]
-) -> None:
-    """The impostors' server works as such: with the run's leaf the handshake succeeds."""
-    spec = run_spec()
-    ip = await impostor(server_leaf(authority, spec.run_uid))
-    leaf = trust.issue_operator(authority, now())
-    async with agents.connect(ip, run_uid=spec.run_uid, identity=leaf, roots=authority.roots) as agent:
-        with pytest.raises(agents.AgentMisbehaved, match="UNIMPLEMENTED"):
-            await agent.info()
-
-
-async def test_nobody_there() -> None:
-    """An address without a listener is worth another try."""
-    authority = trust.create_authority(now())
-    leaf = trust.issue_operator(authority, now())
-    async with agents.connect(fresh_address(), run_uid="x", identity=leaf, roots=authority.roots) as agent:
-        with pytest.raises(agents.AgentUnreachable):
-            await agent.info()
+async def test_a_relay_of_bytes(agent: AgentProcess, authority: trust.Authority) -> None:
+    """Something that passes bytes on is no party to the conversation: everything works through it."""
+    ip, identity = fresh_address(), trust.issue_operator(authority, now())
+    async with (
+        between.listening(ip, between.relay_to(agent.ip)),
+        agents.connect(ip, run_uid=agent.spec.run_uid, identity=identity, roots=authority.roots) as operator,
+    ):
+        await operator.info()
+        (listed,) = await operator.outputs()
+        assert (await operator.read(listed)).data == b"value"
 
 
 async def test_a_proxy_of_the_environment_is_not_used(agent: AgentProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pods are dialled directly, whatever the environment says."""
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    await assert_well(agent)
+    async with agent.connect() as operator:
+        await operator.info()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # these take their arguments in the stubs alone
 
 _OPERATOR = {
     "transport_security_type": b"ssl",
-    # gRPC's Python API cannot leave out TLS 1.2 in the handshake.
+    # Older versions do not come through the handshake (see the package); it is looked at all the same.
     "ssl_tls_version": b"TLSv1.3",
     "x509_subject_alternative_name": OPERATOR_URI.encode(),
 }
