@@ -12,6 +12,7 @@ class Reason(StrEnum):
 
     INVALID_SPEC = "InvalidSpec"
     RUN_FAILED = "RunFailed"
+    SOURCE_MISSING = "SourceMissing"
     COMMAND_FAILED = "CommandFailed"
     COMMAND_NOT_FOUND = "CommandNotFound"
     TIMED_OUT = "TimedOut"

@@ -7,10 +7,11 @@ import asyncio
 import logging
 import signal
 
-from outhaul_grpc.protocol import KILL_GRACE, STOP_GRACE
+from outhaul_grpc.layout import KEPT_FILE
+from outhaul_grpc.protocol import KILL_GRACE, MAX_SOURCE_BYTES, STOP_GRACE
 from outhaul_grpc.v1 import agent_pb2 as pb
 
-from outhaul_agent import declarations, sources, workspace
+from outhaul_agent import declarations, keeping, sources, workspace
 from outhaul_agent.commands import Surroundings, run_commands
 from outhaul_agent.outputs import Collection
 from outhaul_agent.processes import Processes
@@ -69,7 +70,7 @@ async def _work(
     )
     found = Collection()
     try:
-        await asyncio.to_thread(_prepare, spec, settings)
+        service.hold_source(await asyncio.to_thread(_prepare, spec, settings, around.environment))
         progress.enter(pb.PHASE_RUNNING)
         problem = await run_commands(spec, progress, around)
         if not stop.is_set():
@@ -96,9 +97,31 @@ async def _work(
         _log.error("%s: %s", problem.reason, problem.message)
 
 
-def _prepare(spec: pb.RunSpec, settings: Settings) -> None:
-    workspace.prepare(settings.work_dir, files=spec.files, copy_from=spec.copy_from)
+def _prepare(spec: pb.RunSpec, settings: Settings, environment: dict[str, str]) -> bytes | None:
+    """Makes everything ready for the first command, the environment too.
+
+    Returns:
+        The copy of what the run is made from, empty where there is nothing to keep; None where it is too large.
+    """
+    kept = (keeping.unpack(settings.kept_dir / KEPT_FILE) if spec.HasField("kept") else None) or keeping.Source()
+    origins = workspace.prepare(
+        settings.work_dir,
+        files=spec.files,
+        copy_from=spec.copy_from,
+        kept=kept.directories,
+        required=spec.kept.required,
+    )
     settings.outputs_dir.mkdir(parents=True, exist_ok=True)
+    for name in sorted(set(spec.kept.variables) & kept.variables.keys() - environment.keys()):
+        _log.info("variable %s has no value: that of an earlier run stands in", name)
+        environment[name] = kept.variables[name]
+    if not spec.HasField("keep"):
+        return b""
+    variables = {name: environment[name] for name in spec.keep.variables if name in environment}
+    try:
+        return keeping.pack(settings.work_dir, origins, variables, min(spec.keep.max_bytes, MAX_SOURCE_BYTES))
+    except keeping.TooLarge:
+        return None
 
 
 async def _hold(linger: float, service: AgentService, stop: asyncio.Event) -> None:

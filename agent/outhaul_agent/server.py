@@ -1,9 +1,10 @@
-"""What the agent serves: the run's state, its outputs, and the standard health service. `runs` owns it.
+"""What the agent serves: the run's state, its outputs, its source, and the standard health service. `runs` owns it.
 
 The wiring in `outhaul_grpc.server` has already refused everybody but the operator.
 """
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ class AgentService(AgentServicer):
         self._outputs: dict[str, Output] = {}
         self._infos: list[pb.OutputInfo] = []
         self._digest = protocol.outputs_digest([])
+        self._source: bytes | None = b""
         self.acknowledged = asyncio.Event()
         """Set once the operator has stored everything."""
 
@@ -44,6 +46,10 @@ class AgentService(AgentServicer):
         self._infos = [_info(output) for output in outputs]
         digests = ((info.name, bytes.fromhex(info.sha256)) for info in self._infos)
         self._digest = protocol.outputs_digest(digests)
+
+    def hold_source(self, source: bytes | None) -> None:
+        """Takes the copy of what the run is made from; None: it is too large, empty: there is none."""
+        self._source = source
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:  # noqa: N802
         """Says which run this is."""
@@ -93,6 +99,19 @@ class AgentService(AgentServicer):
             return
         for start in range(0, len(output.data), protocol.MAX_CHUNK_BYTES):
             yield pb.ReadOutputResponse(chunk=output.data[start : start + protocol.MAX_CHUNK_BYTES])
+
+    async def ReadSource(  # noqa: N802
+        self, request: pb.ReadSourceRequest, context: Any
+    ) -> AsyncIterator[pb.ReadSourceResponse]:
+        """Streams the copy of what the run is made from, also before the end, which the pod may not live to see."""
+        await self._check_run(request.run_uid, context)
+        if self._progress.phase == pb.PHASE_PENDING:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the run is still being prepared")
+        data = self._source or b""
+        info = pb.SourceInfo(size=len(data), sha256=hashlib.sha256(data).hexdigest(), too_large=self._source is None)
+        yield pb.ReadSourceResponse(info=info)
+        for start in range(0, len(data), protocol.MAX_CHUNK_BYTES):
+            yield pb.ReadSourceResponse(chunk=data[start : start + protocol.MAX_CHUNK_BYTES])
 
     async def Acknowledge(  # noqa: N802
         self, request: pb.AcknowledgeRequest, context: Any

@@ -12,6 +12,7 @@ _INTERNAL = {
     layout.POD_IP_VARIABLE,
     layout.PORT_VARIABLE,
     layout.TERMINATION_LOG_VARIABLE,
+    layout.KEPT_DIR_VARIABLE,
 }
 """Variables that only the agent needs; commands do not see them."""
 
@@ -23,6 +24,7 @@ class Settings:
     run_dir: Path
     work_dir: Path
     outputs_dir: Path
+    kept_dir: Path
     termination_log: Path
     ip: str
     port: int
@@ -38,6 +40,7 @@ class Settings:
             run_dir=Path(environment.get(layout.RUN_DIR_VARIABLE, layout.RUN_DIR)),
             work_dir=Path(environment.get(layout.WORK_DIR_VARIABLE, layout.WORK_DIR)),
             outputs_dir=Path(environment.get(layout.OUTPUTS_VARIABLE, layout.OUTPUTS_DIR)),
+            kept_dir=Path(environment.get(layout.KEPT_DIR_VARIABLE, layout.KEPT_DIR)),
             termination_log=Path(environment.get(layout.TERMINATION_LOG_VARIABLE, layout.TERMINATION_LOG)),
             ip=environment.get(layout.POD_IP_VARIABLE) or "0.0.0.0",  # noqa: S104 - the pod's network is its own
             port=int(environment.get(layout.PORT_VARIABLE) or layout.PORT),

@@ -238,6 +238,8 @@ class Reason(StrEnum):
     NO_AGENT_IMAGE = "NoAgentImage"
     RUN_FAILED = "RunFailed"
     UNINSTALL_FAILED = "UninstallFailed"
+    SOURCE_MISSING = "SourceMissing"
+    """What an uninstall is made from is gone, and there is no copy of it."""
     NAME_TAKEN = "NameTaken"
     """An object of the name that a run needs exists and is not ours."""
     SECRET_CONFLICT = "SecretConflict"

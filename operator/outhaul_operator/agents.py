@@ -92,6 +92,16 @@ class Output:
     """The value: raw for strings and bytes, compact JSON for the other types."""
 
 
+@dataclass(frozen=True)
+class Source:
+    """The copy of what a run was made from."""
+
+    data: bytes = field(repr=False)
+    """Packed by the agent, for agents; empty where there is none."""
+    too_large: bool
+    """Whether there is none since it would be too large."""
+
+
 @asynccontextmanager
 async def connect(ip: str, *, run_uid: str, identity: Leaf, roots: bytes, port: int = PORT) -> AsyncIterator["Agent"]:
     """Opens a channel to the agent of one run, and closes it in the end. The first call connects.
@@ -202,24 +212,34 @@ class Agent:
         """Returns one of the listed outputs with its value."""
         request = pb.ReadOutputRequest(run_uid=self._run_uid, name=info.name)
         call = self._stub.ReadOutput(request, timeout=CALL_TIMEOUT + info.size / READ_BYTES_PER_SECOND)
-        data = bytearray()
+        chunks = (_read(reply).chunk async for reply in call)
         try:
-            async for reply in call:
-                chunk = _read(reply).chunk
-                if not 0 < len(chunk) <= protocol.MAX_CHUNK_BYTES:
-                    raise AgentMisbehaved("the agent sends pieces of an output of a size that none may have")
-                if len(data) + len(chunk) > info.size:
-                    raise AgentMisbehaved("the agent sends more of an output than it has listed")
-                data += chunk
+            data = await _assembled(chunks, info.size, info.sha256)
         except grpc.aio.AioRpcError as error:
             raise _verdict(error) from None
         finally:
             call.cancel()
-        if len(data) != info.size:
-            raise AgentMisbehaved("the agent sends less of an output than it has listed")
-        if hashlib.sha256(data).hexdigest() != info.sha256:
-            raise AgentMisbehaved("the agent sends an output that has not the digest that it has listed")
-        return Output(info.name, info.type, info.sensitive, bytes(data))
+        return Output(info.name, info.type, info.sensitive, data)
+
+    async def source(self) -> Source | None:
+        """Returns the copy of what the run is made from; None from an agent that is too old to have one."""
+        request = pb.ReadSourceRequest(run_uid=self._run_uid)
+        limit = protocol.MAX_SOURCE_BYTES
+        call = self._stub.ReadSource(request, timeout=CALL_TIMEOUT + limit / READ_BYTES_PER_SECOND)
+        messages = (_read(reply) async for reply in call)
+        try:
+            first = await anext(messages, pb.ReadSourceResponse())
+            info = first.info
+            if not first.HasField("info") or info.size > limit or (info.size and info.too_large):
+                raise AgentMisbehaved("the agent does not say what there is of its source, or more than it may hold")
+            chunks = (message.chunk async for message in messages)
+            return Source(await _assembled(chunks, info.size, info.sha256), info.too_large)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return None
+            raise _verdict(error) from None
+        finally:
+            call.cancel()
 
     async def acknowledge(self, digest: str) -> None:
         """Tells the agent that everything is stored; it ends. Safe to repeat.
@@ -237,6 +257,22 @@ class Agent:
 def outputs_digest(infos: list[OutputInfo]) -> str:
     """Returns the digest that acknowledges these outputs."""
     return protocol.outputs_digest((info.name, bytes.fromhex(info.sha256)) for info in infos)
+
+
+async def _assembled(chunks: AsyncIterator[bytes], size: int, sha256: str) -> bytes:
+    """Returns what an agent sends in pieces, if it is what it has said before."""
+    data = bytearray()
+    async for chunk in chunks:
+        if not 0 < len(chunk) <= protocol.MAX_CHUNK_BYTES:
+            raise AgentMisbehaved("the agent sends pieces of a size that none may have")
+        if len(data) + len(chunk) > size:
+            raise AgentMisbehaved("the agent sends more than it has listed")
+        data += chunk
+    if len(data) != size:
+        raise AgentMisbehaved("the agent sends less than it has listed")
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise AgentMisbehaved("the agent sends what has not the digest that it has listed")
+    return bytes(data)
 
 
 def _read(reply: _Reply | None) -> _Reply:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from outhaul_agent import workspace
+from outhaul_agent.keeping import File
 from outhaul_agent.reasons import Reason, RunError
 
 
@@ -88,3 +89,43 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"a/b': (Not a directory|File exists)") as caught:
         prepare(tmp_path / "work", {"a": b"", "a/b/c": b""})
     assert caught.value.problem.reason is Reason.RUN_FAILED
+
+
+def test_each_file_has_one_origin(tmp_path: Path) -> None:
+    """Of each directory it is told which files came from it, without those that another, or a file, has replaced."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    for directory, names in ((one, ("a", "b", "sub/c")), (two, ("b", "d"))):
+        for name in names:
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).touch()
+    (tmp_path / "three").mkdir()
+    sources = [str(tmp_path / name) for name in ("one", "two", "three")]
+    origins = workspace.prepare(tmp_path / "work", files={"./d": b"", "e": b""}, copy_from=sources)
+    assert origins == dict(zip(sources, (["a", "sub/c"], ["b"], []), strict=True))
+
+
+def test_what_was_kept_stands_in_for_an_empty_directory(tmp_path: Path) -> None:
+    """Only for a directory without any file; programs can be run, and the files count as the directory's."""
+    full, empty, work = tmp_path / "full", tmp_path / "empty", tmp_path / "work"
+    for directory in (full, empty):
+        directory.mkdir()
+    (full / "now").touch()
+    kept = {
+        str(full): {"then": File(b"", runs=False)},
+        str(empty): {"sub/main.tf": File(b"x", runs=False), "tool": File(b"\x7fELF", runs=True)},
+    }
+    origins = workspace.prepare(work, files={}, copy_from=[str(full), str(empty)], kept=kept, required=[str(empty)])
+    assert origins == {str(full): ["now"], str(empty): ["sub/main.tf", "tool"]}
+    assert (work / "sub" / "main.tf").read_bytes() == b"x"
+    assert (work / "tool").stat().st_mode & 0o777 == 0o755
+    assert not (work / "then").exists()
+
+
+def test_a_source_that_is_gone_and_was_not_kept_ends_the_run(tmp_path: Path) -> None:
+    """Nothing is run without what is required; what is not may be missing."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    prepare(tmp_path / "work", {}, empty)
+    with pytest.raises(RunError, match=r"the source is gone.*empty' is empty") as caught:
+        workspace.prepare(tmp_path / "work", files={}, copy_from=[str(empty)], required=[str(empty)])
+    assert caught.value.problem.reason is Reason.SOURCE_MISSING

@@ -25,7 +25,7 @@ from wire.harness import AgentProcess, directory, fresh_address, now, run_spec, 
 UID = "run"
 SERVICE = pb.DESCRIPTOR.services_by_name["Agent"]
 METHODS = [method.name for method in SERVICE.methods]
-STREAMING = {"Watch", "ReadOutput"}
+STREAMING = {"Watch", "ReadOutput", "ReadSource"}
 CALL = 10.0
 """Seconds in which any call has to end."""
 
@@ -195,6 +195,7 @@ CALLS: dict[str, Callable[[Agent], Awaitable[Any]]] = {
     "Watch": watched,
     "ListOutputs": lambda agent: agent.outputs(),
     "ReadOutput": lambda agent: agent.read(listed(b"abc")),
+    "ReadSource": lambda agent: agent.source(),
     "Acknowledge": lambda agent: agent.acknowledge("digest"),
 }
 

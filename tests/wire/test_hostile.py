@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import pytest
 from outhaul_api.vocabulary import OutputType
 from outhaul_grpc import layout, protocol
@@ -45,6 +46,10 @@ class Liar(AgentServicer):
     async def ReadOutput(self, request: Any, context: Any) -> AsyncIterator[Any]:
         async for chunk in aiter_of(self._answer("read", request)):
             yield pb.ReadOutputResponse(chunk=chunk)
+
+    async def ReadSource(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        async for message in aiter_of(self._answer("source", request)):
+            yield message
 
     async def Acknowledge(self, request: Any, context: Any) -> Any:
         return self._answer("acknowledge", request)
@@ -147,14 +152,14 @@ ABC = OutputInfo("a", OutputType.STRING, sensitive=True, size=3, sha256=hashlib.
 @pytest.mark.parametrize(
     ("chunks", "words"),
     [
-        ([b"ab", b"cd"], "more of an output than it has listed"),
-        ([b"ab"], "less of an output than it has listed"),
-        ([], "less of an output than it has listed"),
+        ([b"ab", b"cd"], "more than it has listed"),
+        ([b"ab"], "less than it has listed"),
+        ([], "less than it has listed"),
         ([b"abd"], "not the digest that it has listed"),
         ([b"ab", b"", b"c"], "a size that none may have"),
         ([b"x" * 65537], "a size that none may have"),
         (itertools.repeat(b""), "a size that none may have"),
-        (itertools.repeat(b"x"), "more of an output than it has listed"),
+        (itertools.repeat(b"x"), "more than it has listed"),
         ([b"x" * 2_000_000], "RESOURCE_EXHAUSTED"),
     ],
 )
@@ -163,6 +168,54 @@ async def test_values(authority: trust.Authority, chunks: Any, words: str) -> No
     async with lying(authority, read=lambda _: chunks) as agent:
         with pytest.raises(AgentMisbehaved, match=words):
             await agent.read(ABC)
+
+
+def source_info(data: bytes = b"", **changes: Any) -> pb.ReadSourceResponse:
+    """Returns what an honest agent says of its source first, but for the changes."""
+    values = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), **changes}
+    return pb.ReadSourceResponse(info=pb.SourceInfo(**values))
+
+
+def source_chunks(*chunks: bytes) -> list[pb.ReadSourceResponse]:
+    """Returns pieces of a source."""
+    return [pb.ReadSourceResponse(chunk=chunk) for chunk in chunks]
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([], "does not say what there is"),
+        (source_chunks(b"abc"), "does not say what there is"),
+        ([pb.ReadSourceResponse()], "does not say what there is"),
+        ([source_info(size=protocol.MAX_SOURCE_BYTES + 1)], "more than it may hold"),
+        ([source_info(size=2**64 - 1)], "more than it may hold"),
+        ([source_info(b"abc", too_large=True)], "more than it may hold"),
+        ([source_info(b"abc")], "less than it has listed"),
+        ([source_info(b"abc"), *source_chunks(b"ab", b"cd")], "more than it has listed"),
+        ([source_info(b"abc"), *source_chunks(b"abd")], "not the digest"),
+        ([source_info(b"abc", sha256="x"), *source_chunks(b"abc")], "not the digest"),
+        ([source_info(b"abc"), source_info(b"abc")], "a size that none may have"),
+        ([source_info(b"abc"), *source_chunks(b"x" * 65537)], "a size that none may have"),
+        (itertools.chain([source_info(b"abc")], itertools.repeat(source_chunks(b"x")[0])), "more than it has listed"),
+    ],
+)
+async def test_sources(authority: trust.Authority, messages: Any, words: str) -> None:
+    """A copy of a source that is not what was said of it, or too large, is refused as soon as that is clear."""
+    async with lying(authority, source=lambda _: messages) as agent:
+        with pytest.raises(AgentMisbehaved, match=words):
+            await agent.source()
+
+
+async def test_an_older_agent_has_no_source(authority: trust.Authority) -> None:
+    """An agent that does not know what is asked of it keeps no source; that is no mistake of its."""
+
+    class Older(Liar):
+        async def ReadSource(self, request: Any, context: Any) -> AsyncIterator[Any]:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the agent has no such method")
+            yield
+
+    async with lying(authority, Older()) as agent:
+        assert await agent.source() is None
 
 
 async def test_a_value_in_other_pieces_is_fine(authority: trust.Authority) -> None:
@@ -182,6 +235,7 @@ CALLS: dict[str, Callable[[Agent], Awaitable[Any]]] = {
     "outputs": lambda agent: agent.outputs(),
     "acknowledge": lambda agent: agent.acknowledge(""),
     "read": lambda agent: agent.read(ABC),
+    "source": lambda agent: agent.source(),
 }
 
 
@@ -204,7 +258,8 @@ async def test_every_call_has_a_deadline(
 ) -> None:
     """An agent that does not answer is unreachable, soon."""
     monkeypatch.setattr(agents, "CALL_TIMEOUT", 0.3)
-    async with lying(authority, Stuck(read=stuck)) as agent:
+    monkeypatch.setattr(agents, "READ_BYTES_PER_SECOND", 10**9)
+    async with lying(authority, Stuck(read=stuck, source=stuck)) as agent:
         with pytest.raises(AgentUnreachable):
             await CALLS[method](agent)
 

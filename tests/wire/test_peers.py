@@ -98,6 +98,7 @@ METHODS = {
     "Watch": lambda stub: stub.Watch(pb.WatchRequest(), timeout=CALL),
     "ListOutputs": lambda stub: stub.ListOutputs(pb.ListOutputsRequest(), timeout=CALL),
     "ReadOutput": lambda stub: stub.ReadOutput(pb.ReadOutputRequest(), timeout=CALL),
+    "ReadSource": lambda stub: stub.ReadSource(pb.ReadSourceRequest(), timeout=CALL),
     "Acknowledge": lambda stub: stub.Acknowledge(pb.AcknowledgeRequest(), timeout=CALL),
 }
 

@@ -30,12 +30,19 @@ OUTPUTS_DIR = "/outhaul/outputs"
 HOME_DIR = "/outhaul/home"
 """The commands' HOME; an empty, writable volume."""
 
+KEPT_DIR = "/outhaul/kept"
+"""Where an uninstall finds the copy of what an earlier run was made from."""
+
+KEPT_FILE = "source.tar.gz"
+"""That copy, there and in its Secret."""
+
 PORT = 7465
 """Where the agent listens, on the pod's own address."""
 
 RUN_DIR_VARIABLE = "OUTHAUL_RUN_DIR"
 WORK_DIR_VARIABLE = "OUTHAUL_WORK_DIR"
 OUTPUTS_VARIABLE = "OUTHAUL_OUTPUTS"
+KEPT_DIR_VARIABLE = "OUTHAUL_KEPT_DIR"
 POD_IP_VARIABLE = "OUTHAUL_POD_IP"
 """The address to listen on; the pod gets it from the downward API. Without it the agent listens on all."""
 PORT_VARIABLE = "OUTHAUL_PORT"

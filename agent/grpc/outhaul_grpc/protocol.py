@@ -17,6 +17,12 @@ MAX_NAME_BYTES = 1024
 MAX_TOTAL_BYTES = 64 * 1024 * 1024
 """Bytes of all values of a run: they are held in memory."""
 
+MAX_SOURCE_BYTES = 512 * 1024
+"""Bytes of the copy of what a run was made from: it is held in memory, and stored in one Secret."""
+
+MAX_SOURCE_UNPACKED_BYTES = 64 * 1024 * 1024
+"""Bytes of what such a copy is made of."""
+
 MAX_CHUNK_BYTES = 64 * 1024
 """Bytes of one piece of a value."""
 

@@ -282,6 +282,82 @@ class ReadOutputResponse(_message.Message):
 Global___ReadOutputResponse: _TypeAlias = ReadOutputResponse  # noqa: Y015
 
 @_typing.final
+class ReadSourceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_UID_FIELD_NUMBER: _builtins.int
+    run_uid: _builtins.str
+    def __init__(
+        self,
+        *,
+        run_uid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_uid", b"run_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadSourceRequest: _TypeAlias = ReadSourceRequest  # noqa: Y015
+
+@_typing.final
+class ReadSourceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    chunk: _builtins.bytes
+    @_builtins.property
+    def info(self) -> Global___SourceInfo:
+        """The first message, and only that."""
+
+    def __init__(
+        self,
+        *,
+        info: Global___SourceInfo | None = ...,
+        chunk: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "content", b"content", "info", b"info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "content", b"content", "info", b"info"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["info", "chunk"]  # noqa: Y015
+    _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
+
+Global___ReadSourceResponse: _TypeAlias = ReadSourceResponse  # noqa: Y015
+
+@_typing.final
+class SourceInfo(_message.Message):
+    """The copy of what a run was made from: a gzipped tar of `files/<directory, %-quoted>/<path>` and `variables/<name>`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIZE_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    TOO_LARGE_FIELD_NUMBER: _builtins.int
+    size: _builtins.int
+    """Of the copy's bytes; 0: there is none."""
+    sha256: _builtins.str
+    """Of the copy's bytes: 64 hex digits."""
+    too_large: _builtins.bool
+    """There is none, since it would have more bytes than RunSpec.keep allows."""
+    def __init__(
+        self,
+        *,
+        size: _builtins.int = ...,
+        sha256: _builtins.str = ...,
+        too_large: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sha256", b"sha256", "size", b"size", "too_large", b"too_large"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceInfo: _TypeAlias = SourceInfo  # noqa: Y015
+
+@_typing.final
 class AcknowledgeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -478,6 +554,8 @@ class RunSpec(_message.Message):
     DECLARE_FIELD_NUMBER: _builtins.int
     NON_SENSITIVE_FIELD_NUMBER: _builtins.int
     STOP_GRACE_SECONDS_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     operator_version: _builtins.str
     run_uid: _builtins.str
     """The AgentAction."""
@@ -517,6 +595,14 @@ class RunSpec(_message.Message):
     def non_sensitive(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Shell patterns of names (`*` matches a slash too): no secrets where their source cannot say."""
 
+    @_builtins.property
+    def keep(self) -> Global___Keep:
+        """Asks for a copy of what the run is made from. An agent that is too old for it holds none."""
+
+    @_builtins.property
+    def kept(self) -> Global___Kept:
+        """Where what the run is made from is gone, the copy of an earlier run stands in: see Kept."""
+
     def __init__(
         self,
         *,
@@ -535,14 +621,72 @@ class RunSpec(_message.Message):
         declare: _abc.Iterable[Global___OutputDeclaration] | None = ...,
         non_sensitive: _abc.Iterable[_builtins.str] | None = ...,
         stop_grace_seconds: _builtins.float = ...,
+        keep: Global___Keep | None = ...,
+        kept: Global___Kept | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["keep", b"keep", "kept", b"kept"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "copy_from", b"copy_from", "declare", b"declare", "files", b"files", "kill_grace_seconds", b"kill_grace_seconds", "linger_seconds", b"linger_seconds", "non_sensitive", b"non_sensitive", "operator_version", b"operator_version", "outputs", b"outputs", "protocol_versions", b"protocol_versions", "run_name", b"run_name", "run_namespace", b"run_namespace", "run_uid", b"run_uid", "stop_grace_seconds", b"stop_grace_seconds", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "copy_from", b"copy_from", "declare", b"declare", "files", b"files", "keep", b"keep", "kept", b"kept", "kill_grace_seconds", b"kill_grace_seconds", "linger_seconds", b"linger_seconds", "non_sensitive", b"non_sensitive", "operator_version", b"operator_version", "outputs", b"outputs", "protocol_versions", b"protocol_versions", "run_name", b"run_name", "run_namespace", b"run_namespace", "run_uid", b"run_uid", "stop_grace_seconds", b"stop_grace_seconds", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunSpec: _TypeAlias = RunSpec  # noqa: Y015
+
+@_typing.final
+class Keep(_message.Message):
+    """What a copy is to have: the files of every directory of `copy_from`, and variables of the agent's environment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIABLES_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    max_bytes: _builtins.int
+    """More than these bytes are not kept."""
+    @_builtins.property
+    def variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        variables: _abc.Iterable[_builtins.str] | None = ...,
+        max_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_bytes", b"max_bytes", "variables", b"variables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Keep: _TypeAlias = Keep  # noqa: Y015
+
+@_typing.final
+class Kept(_message.Message):
+    """What the copy that is mounted may stand in for: each directory of `copy_from` that is empty, and these variables, where
+    the agent's environment lacks them.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIABLES_FIELD_NUMBER: _builtins.int
+    REQUIRED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def required(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Directories of `copy_from` without which nothing is run: empty here, and not in the copy."""
+
+    def __init__(
+        self,
+        *,
+        variables: _abc.Iterable[_builtins.str] | None = ...,
+        required: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["required", b"required", "variables", b"variables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Kept: _TypeAlias = Kept  # noqa: Y015
 
 @_typing.final
 class Command(_message.Message):

@@ -54,6 +54,11 @@ class AgentStub:
                 request_serializer=outhaul__grpc_dot_v1_dot_agent__pb2.ReadOutputRequest.SerializeToString,
                 response_deserializer=outhaul__grpc_dot_v1_dot_agent__pb2.ReadOutputResponse.FromString,
                 _registered_method=True)
+        self.ReadSource = channel.unary_stream(
+                '/outhaul.agent.v1.Agent/ReadSource',
+                request_serializer=outhaul__grpc_dot_v1_dot_agent__pb2.ReadSourceRequest.SerializeToString,
+                response_deserializer=outhaul__grpc_dot_v1_dot_agent__pb2.ReadSourceResponse.FromString,
+                _registered_method=True)
         self.Acknowledge = channel.unary_unary(
                 '/outhaul.agent.v1.Agent/Acknowledge',
                 request_serializer=outhaul__grpc_dot_v1_dot_agent__pb2.AcknowledgeRequest.SerializeToString,
@@ -92,6 +97,14 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadSource(self, request, context):
+        """The copy of what the run was made from, where RunSpec.keep asks for one: what there is, then its bytes in chunks of at
+        most 64 KiB. FAILED_PRECONDITION before the first command; UNIMPLEMENTED by agents that are too old for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Acknowledge(self, request, context):
         """Everything is stored; the agent ends. FAILED_PRECONDITION where uid or digest are not this run's.
         """
@@ -121,6 +134,11 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.ReadOutput,
                     request_deserializer=outhaul__grpc_dot_v1_dot_agent__pb2.ReadOutputRequest.FromString,
                     response_serializer=outhaul__grpc_dot_v1_dot_agent__pb2.ReadOutputResponse.SerializeToString,
+            ),
+            'ReadSource': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadSource,
+                    request_deserializer=outhaul__grpc_dot_v1_dot_agent__pb2.ReadSourceRequest.FromString,
+                    response_serializer=outhaul__grpc_dot_v1_dot_agent__pb2.ReadSourceResponse.SerializeToString,
             ),
             'Acknowledge': grpc.unary_unary_rpc_method_handler(
                     servicer.Acknowledge,
@@ -236,6 +254,33 @@ class Agent:
             '/outhaul.agent.v1.Agent/ReadOutput',
             outhaul__grpc_dot_v1_dot_agent__pb2.ReadOutputRequest.SerializeToString,
             outhaul__grpc_dot_v1_dot_agent__pb2.ReadOutputResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadSource(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/outhaul.agent.v1.Agent/ReadSource',
+            outhaul__grpc_dot_v1_dot_agent__pb2.ReadSourceRequest.SerializeToString,
+            outhaul__grpc_dot_v1_dot_agent__pb2.ReadSourceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,10 @@ class AgentStub:
     """One page of the outputs. FAILED_PRECONDITION until the state is final."""
     ReadOutput: _grpc.UnaryStreamMultiCallable[_agent_pb2.ReadOutputRequest, _agent_pb2.ReadOutputResponse]
     """One output's value, in chunks of at most 64 KiB. NOT_FOUND for an unknown name."""
+    ReadSource: _grpc.UnaryStreamMultiCallable[_agent_pb2.ReadSourceRequest, _agent_pb2.ReadSourceResponse]
+    """The copy of what the run was made from, where RunSpec.keep asks for one: what there is, then its bytes in chunks of at
+    most 64 KiB. FAILED_PRECONDITION before the first command; UNIMPLEMENTED by agents that are too old for it.
+    """
     Acknowledge: _grpc.UnaryUnaryMultiCallable[_agent_pb2.AcknowledgeRequest, _agent_pb2.AcknowledgeResponse]
     """Everything is stored; the agent ends. FAILED_PRECONDITION where uid or digest are not this run's."""
 
@@ -59,6 +63,10 @@ class AgentAsyncStub(AgentStub):
     """One page of the outputs. FAILED_PRECONDITION until the state is final."""
     ReadOutput: _aio.UnaryStreamMultiCallable[_agent_pb2.ReadOutputRequest, _agent_pb2.ReadOutputResponse]  # type: ignore[assignment]
     """One output's value, in chunks of at most 64 KiB. NOT_FOUND for an unknown name."""
+    ReadSource: _aio.UnaryStreamMultiCallable[_agent_pb2.ReadSourceRequest, _agent_pb2.ReadSourceResponse]  # type: ignore[assignment]
+    """The copy of what the run was made from, where RunSpec.keep asks for one: what there is, then its bytes in chunks of at
+    most 64 KiB. FAILED_PRECONDITION before the first command; UNIMPLEMENTED by agents that are too old for it.
+    """
     Acknowledge: _aio.UnaryUnaryMultiCallable[_agent_pb2.AcknowledgeRequest, _agent_pb2.AcknowledgeResponse]  # type: ignore[assignment]
     """Everything is stored; the agent ends. FAILED_PRECONDITION where uid or digest are not this run's."""
 
@@ -94,6 +102,16 @@ class AgentServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_pb2.ReadOutputResponse], _abc.AsyncIterator[_agent_pb2.ReadOutputResponse]]:
         """One output's value, in chunks of at most 64 KiB. NOT_FOUND for an unknown name."""
+
+    @_abc_1.abstractmethod
+    def ReadSource(
+        self,
+        request: _agent_pb2.ReadSourceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_agent_pb2.ReadSourceResponse], _abc.AsyncIterator[_agent_pb2.ReadSourceResponse]]:
+        """The copy of what the run was made from, where RunSpec.keep asks for one: what there is, then its bytes in chunks of at
+        most 64 KiB. FAILED_PRECONDITION before the first command; UNIMPLEMENTED by agents that are too old for it.
+        """
 
     @_abc_1.abstractmethod
     def Acknowledge(
