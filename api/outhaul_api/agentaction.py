@@ -149,6 +149,8 @@ class InstallationReference(Model):
     """The Installation's generation that this run brings about."""
     number: int = Field(default=0, ge=0)
     """Counts the Installation's runs: a run with a higher number is newer."""
+    attempt: int = Field(default=1, ge=1)
+    """Counts the runs for the same: it grows with each that follows a failed one by itself."""
 
 
 class NameReference(Model):

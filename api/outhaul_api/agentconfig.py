@@ -38,6 +38,9 @@ class AgentConfigSpec(Model):
     """The service account of the pods. Without one the pod gets no API token."""
     linger: Duration | None = None
     """How long an agent holds its outputs for an operator that does not come (default 24h)."""
+    retry_limit: int | None = Field(default=None, ge=0, le=100)
+    """How many further runs follow a failed one by themselves, where an Installation's `retry.limit` does not say
+    (default 0)."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=31536000)
     """Seconds until the pod and the run's own Secret are deleted after the run has ended (default 600)."""
     pod_template: PreservedObject | None = None

@@ -138,6 +138,16 @@ class Input(Model):
     """Gives the value as this file of the working directory (a relative path) instead of a variable."""
 
 
+class Retry(Model):
+    """Whether a failed run is followed by another one by itself."""
+
+    limit: int | None = Field(default=None, ge=0, le=100)
+    """How many further runs follow a failed one. Default: the AgentConfig's `retryLimit`, else 0: nothing is applied
+    again unless somebody asks for it."""
+    backoff: Duration = "30s"
+    """The pause before the first of them. It doubles each time, up to an hour."""
+
+
 class InstallationSpec(Model):
     """What is to be installed, and how."""
 
@@ -179,6 +189,10 @@ class InstallationSpec(Model):
     """What deleting this object does: `Delete` uninstalls first, `Orphan` leaves what was installed."""
     timeout: Duration | None = None
     """How long all commands of one run together may take (default 1h)."""
+    retry: Retry = Retry()
+    """Whether a failed run is followed by another one by itself."""
+    suspend: bool = False
+    """Whether no run may start. One that is under way goes on, and a deletion still uninstalls."""
 
 
 class RunReference(Model):
@@ -192,6 +206,10 @@ class RunReference(Model):
     """The generation of the Installation that it brings about."""
     number: int = 0
     """Counts the Installation's runs."""
+    attempt: int | None = None
+    """Counts the runs for the same, where more than one was needed."""
+    retry_limit: int | None = None
+    """The `retryLimit` of its AgentConfig."""
     digest: str
     """The digest of the spec that the run was made from."""
     inputs: str | None = None
@@ -200,6 +218,8 @@ class RunReference(Model):
     """The value of the retry annotation that asked for it."""
     phase: ActionPhase | None = None
     """How the run ended; absent until it has."""
+    reason: str | None = None
+    """Why it ended so, in one word."""
     recollect: str | None = None
     """The value of the recollect annotation that asked for it."""
     outputs_lost: bool | None = None

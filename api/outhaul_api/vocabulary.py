@@ -36,6 +36,9 @@ PARTS_ANNOTATION = f"{GROUP}/parts"
 FIRST_ANNOTATION = f"{GROUP}/first"
 """On an AgentAction: nothing was installed when it was created."""
 
+RETRY_LIMIT_ANNOTATION = f"{GROUP}/retry-limit"
+"""On an AgentAction: the `retryLimit` of its AgentConfig when it was created."""
+
 INPUTS_ANNOTATION = f"{GROUP}/inputs"
 """On an AgentAction: the digest of the other Installations' outputs that it was made from."""
 
@@ -191,6 +194,8 @@ class InstallationCondition(StrEnum):
     """True: nothing will happen until a person changes something."""
     OUTPUTS_READY = "OutputsReady"
     """True: the latest Secret shows the newest successful run."""
+    SUSPENDED = "Suspended"
+    """True: no run starts, since `spec.suspend` asks for that; there only while it is so."""
     DEPENDENCIES_READY = "DependenciesReady"
     """True: what `dependsOn` and `inputs` name is there; only on Installations that name something."""
 
@@ -220,6 +225,10 @@ class Reason(StrEnum):
     """A run was created."""
     WAITING_FOR_RUN = "WaitingForRun"
     """A newer spec waits until the run in flight has ended."""
+    RETRY_SCHEDULED = "RetryScheduled"
+    """The newest run has failed, and another one follows by itself; the message says when."""
+    SUSPENDED = "Suspended"
+    """A run is due that does not start, since `spec.suspend` asks for that."""
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_ENGINE = "UnknownEngine"
     DEPENDENCIES_READY = "DependenciesReady"

@@ -11,6 +11,7 @@ from outhaul_api.vocabulary import (
     INPUTS_ANNOTATION,
     RECOLLECT_ANNOTATION,
     RETRY_ANNOTATION,
+    RETRY_LIMIT_ANNOTATION,
     Action,
 )
 from pydantic import ValidationError
@@ -26,7 +27,11 @@ def agent_action(installation: Installation, run: RunReference, plan: Plan) -> O
     spec = AgentActionSpec(
         action=run.action,
         installation=InstallationReference(
-            name=metadata.name, uid=metadata.uid, generation=run.generation, number=run.number
+            name=metadata.name,
+            uid=metadata.uid,
+            generation=run.generation,
+            number=run.number,
+            attempt=run.attempt or 1,
         ),
         agent_config=installation.spec.agent_config,
         commands=plan.commands,
@@ -46,6 +51,7 @@ def agent_action(installation: Installation, run: RunReference, plan: Plan) -> O
         RETRY_ANNOTATION: run.retry,
         RECOLLECT_ANNOTATION: run.recollect,
         FIRST_ANNOTATION: "true" if run.first else None,
+        RETRY_LIMIT_ANNOTATION: str(run.retry_limit) if run.retry_limit is not None else None,
     }
     annotations |= {key: value for key, value in given.items() if value is not None}
     return {

@@ -5,6 +5,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation, RunReference
@@ -14,15 +15,16 @@ from outhaul_api.vocabulary import (
     INPUTS_ANNOTATION,
     RECOLLECT_ANNOTATION,
     RETRY_ANNOTATION,
+    RETRY_LIMIT_ANNOTATION,
     Action,
     ActionPhase,
     DeletionPolicy,
     Reason,
 )
 
-from outhaul_operator import names
+from outhaul_operator import names, retries
 
-_NOT_IN_DIGEST = {"deletion_policy", "uninstalled", "depends_on"}
+_NOT_IN_DIGEST = {"deletion_policy", "uninstalled", "depends_on", "retry", "suspend"}
 _SHOWING = {"secretName", "keyStyle", "template", "binding", "historyLimit"}
 """Of `outputs`: what says how they are shown, and changes nothing about a run."""
 
@@ -39,6 +41,8 @@ class Due:
     """A run is to be started."""
 
     action: Action
+    attempt: int = 1
+    """Counts the runs for the same, the failed ones before it among them."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +61,37 @@ class Settled:
 
 
 @dataclass(frozen=True)
+class BackingOff:
+    """The newest run has failed, and another one is due at a time that has not come."""
+
+    run: RunReference
+    retry: Due
+    until: datetime
+
+
+@dataclass(frozen=True)
+class Suspended:
+    """A run is due, now or later, and may not start."""
+
+    run: RunReference | None
+    held: Due
+
+
+@dataclass(frozen=True)
 class Absent:
     """Nothing is installed, and nothing should be."""
 
 
-Decision = Due | InFlight | Settled | Absent
+Decision = Due | InFlight | Settled | BackingOff | Suspended | Absent
 
 
 def decide(
-    installation: Installation, newest: RunReference | None, inputs: str | None = None, *, compare_inputs: bool = False
+    installation: Installation,
+    newest: RunReference | None,
+    inputs: str | None = None,
+    *,
+    compare_inputs: bool = False,
+    now: datetime,
 ) -> Decision:
     """Returns what is due for an Installation, from the object, its newest run and its inputs alone.
 
@@ -74,7 +100,32 @@ def decide(
         newest: The newest run, with the phase that its AgentAction says.
         inputs: The digest of what it uses of others; None where it uses nothing.
         compare_inputs: Whether a change of it starts a run; not while it cannot be told for sure.
+        now: The time.
     """
+    decision = _wanted(installation, newest, inputs, compare_inputs=compare_inputs, now=now)
+    # A deletion is a word of its own: who suspends does not say that what is installed is to be left behind.
+    if not installation.spec.suspend or installation.metadata.deletion_timestamp is not None:
+        return decision
+    match decision:
+        case Due():
+            return Suspended(newest, decision)
+        case BackingOff():
+            return Suspended(newest, decision.retry)
+        case InFlight():
+            # It goes on: nothing could take its place.
+            return InFlight(decision.run, newer_is_due=False)
+        case _:
+            return decision
+
+
+def _wanted(
+    installation: Installation,
+    newest: RunReference | None,
+    inputs: str | None,
+    *,
+    compare_inputs: bool,
+    now: datetime,
+) -> Decision:
     deleting = installation.metadata.deletion_timestamp is not None
     orphan = deleting and installation.spec.deletion_policy is DeletionPolicy.ORPHAN
     to_uninstall = deleting or installation.spec.uninstalled
@@ -94,13 +145,24 @@ def decide(
         return InFlight(newest, newer_is_due=due)
     if orphan or (to_uninstall and has_left_nothing(newest)):
         return Absent()
-    if not due:
-        return Due(Action.RECOLLECT) if _is_recollection_due(installation, newest) else Settled(newest)
-    if to_uninstall:
-        return Due(Action.UNINSTALL)
-    return Due(
-        Action.INSTALL if has_left_nothing(newest) or installation.status.last_succeeded is None else Action.UPGRADE
-    )
+    return _after(installation, newest, is_due=due, to_uninstall=to_uninstall, now=now)
+
+
+def _after(
+    installation: Installation, newest: RunReference, *, is_due: bool, to_uninstall: bool, now: datetime
+) -> Decision:
+    """Returns what follows a run that has ended; `is_due`: something else is wanted than what it was to bring about."""
+    is_first = has_left_nothing(newest) or installation.status.last_succeeded is None
+    action = Action.UNINSTALL if to_uninstall else Action.INSTALL if is_first else Action.UPGRADE
+    if is_due:
+        return Due(action)
+    if _is_recollection_due(installation, newest):
+        return Due(Action.RECOLLECT)
+    if not retries.is_left(installation, newest):
+        return Settled(newest)
+    retry = Due(Action.RECOLLECT if newest.action is Action.RECOLLECT else action, retries.attempt(newest) + 1)
+    until = retries.due_at(installation, newest, now)
+    return retry if until <= now else BackingOff(newest, retry, until)
 
 
 def have_inputs_changed(before: str | None, now: str | None) -> bool:
@@ -129,7 +191,12 @@ def _is_recollection_due(installation: Installation, newest: RunReference) -> bo
 
 
 def next_run(
-    installation: Installation, newest: RunReference | None, due: Action, inputs: str | None = None
+    installation: Installation,
+    newest: RunReference | None,
+    due: Due,
+    inputs: str | None = None,
+    *,
+    retry_limit: int | None = None,
 ) -> RunReference:
     """Returns the run that is to be started after the newest one.
 
@@ -138,6 +205,7 @@ def next_run(
         newest: The newest run, if there was one.
         due: What is due.
         inputs: The digest of other Installations' outputs that it is made from.
+        retry_limit: How many further runs may follow it, as far as its AgentConfig says.
     """
     metadata = installation.metadata
     retry = metadata.annotations.get(RETRY_ANNOTATION)
@@ -146,9 +214,11 @@ def next_run(
     name = names.run_name(metadata.name, uid=metadata.uid, number=number)
     return RunReference(
         name=name,
-        action=due,
+        action=due.action,
         generation=metadata.generation,
         number=number,
+        attempt=due.attempt if due.attempt > 1 else None,
+        retry_limit=retry_limit,
         digest=digest,
         inputs=inputs,
         retry=retry,
@@ -167,18 +237,23 @@ def reference_of(action: AgentAction) -> RunReference:
     """Returns a run as its Installation remembers it."""
     reference = action.spec.installation
     annotations = action.metadata.annotations
+    is_over = action.status.phase is not None and action.status.phase.is_final
+    retry_limit = annotations.get(RETRY_LIMIT_ANNOTATION, "")
     return RunReference(
         name=action.metadata.name,
         action=action.spec.action,
         generation=reference.generation if reference is not None else 0,
         number=reference.number if reference is not None else 0,
+        attempt=reference.attempt if reference is not None and reference.attempt > 1 else None,
+        retry_limit=int(retry_limit) if retry_limit.isdecimal() else None,
         digest=annotations.get(DIGEST_ANNOTATION, ""),
         inputs=annotations.get(INPUTS_ANNOTATION),
         retry=annotations.get(RETRY_ANNOTATION),
         recollect=annotations.get(RECOLLECT_ANNOTATION),
         first=True if FIRST_ANNOTATION in annotations else None,
         outputs_lost=True if action.status.reason == Reason.OUTPUTS_LOST else None,
-        phase=action.status.phase if action.status.phase is not None and action.status.phase.is_final else None,
+        phase=action.status.phase if is_over else None,
+        reason=action.status.reason if is_over else None,
         finished_at=action.status.finished_at,
     )
 

@@ -9,7 +9,7 @@ from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase, Reason
 from outhaul_operator import configs, endings, engines, events, inputs, launches, needs, outcomes, publishing
 from outhaul_operator.agentactions import agent_action
 from outhaul_operator.cluster import AlreadyExistsError, Kind, Object, RefusedError
-from outhaul_operator.decisions import InFlight, belongs, next_run, reference_of
+from outhaul_operator.decisions import Due, InFlight, belongs, next_run, reference_of
 from outhaul_operator.engines.plan import Plan
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.passes import Pass
@@ -23,7 +23,7 @@ class NamespaceEndsError(Exception):
     """Nothing can be created in the namespace, since it is being deleted."""
 
 
-async def dispatch(this: Pass, due: Action) -> Outcome | None:
+async def dispatch(this: Pass, due: Due) -> Outcome | None:
     """Starts a run.
 
     Returns:
@@ -34,8 +34,8 @@ async def dispatch(this: Pass, due: Action) -> Outcome | None:
         StalledError: It needs a person.
         WaitingError: It waits for something.
     """
-    spec = this.installation.spec
-    if due is Action.UNINSTALL:
+    spec, action = this.installation.spec, due.action
+    if action is Action.UNINSTALL:
         await needs.wait_for_users(this.cluster, this.installation)
     elif this.needs.verdict is not None:
         raise this.needs.verdict
@@ -44,28 +44,30 @@ async def dispatch(this: Pass, due: Action) -> Outcome | None:
         return None
     wanted = spec.agent_config.name if spec.agent_config is not None else None
     config = await configs.resolve(this.cluster, this.context.settings.namespace, this.namespace, wanted)
-    plan = engines.plan(this.installation, due, config.engine)
+    plan = engines.plan(this.installation, action, config.engine)
     if plan is None:
         return await endings.end_without_a_run(this)
-    _add_inputs(this, plan, due)
-    if due is Action.UNINSTALL:
+    _add_inputs(this, plan, action)
+    if action is Action.UNINSTALL:
         await publishing.mark_records(this.cluster, this.namespace, this.name, OutputPhase.INVALIDATED)
     else:
         await endings.hold(this)
-    run = next_run(this.installation, this.run, due, this.needs.digest)
+    run = next_run(this.installation, this.run, due, this.needs.digest, retry_limit=config.retry_limit)
     this.action = await _create(this, agent_action(this.installation, run, plan))
     # Another operator's, perhaps, of what it has seen: then the next pass goes on from there.
     this.run = run = reference_of(this.action)
-    message = f"run {run.name} was created to {due} generation {run.generation}"
+    message = f"run {run.name} was created to {run.action} generation {run.generation}"
+    if run.attempt is not None:
+        message += f" (attempt {run.attempt})"
     await events.emit(this.cluster, this.obj, "Normal", Reason.DISPATCHED, message)
     return outcomes.in_flight(InFlight(run, newer_is_due=False), this.action)
 
 
-def _add_inputs(this: Pass, plan: Plan, due: Action) -> None:
+def _add_inputs(this: Pass, plan: Plan, action: Action) -> None:
     if this.needs.inputs is not None:
-        is_end = due is Action.UNINSTALL
+        is_end = action is Action.UNINSTALL
         inputs.add(plan, this.installation, this.needs.inputs, plan.input_prefix, optional=is_end)
-    if due is Action.UNINSTALL:
+    if action is Action.UNINSTALL:
         # Who gave them may be gone: then what the newest run had has to do.
         before = [one for one in this.actions if one.spec.action in {Action.INSTALL, Action.UPGRADE}]
         newest = max(before, key=lambda one: reference_of(one).number, default=None)

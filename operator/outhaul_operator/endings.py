@@ -6,7 +6,7 @@
 from outhaul_api.vocabulary import Action, ActionPhase, DeletionPolicy, OutputPhase
 
 from outhaul_operator import finalizers, latest, outcomes, publishing
-from outhaul_operator.decisions import next_run
+from outhaul_operator.decisions import Due, next_run
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.passes import Pass
 
@@ -38,6 +38,6 @@ async def end_without_a_run(this: Pass) -> Outcome | None:
     """Remembers an uninstall that takes no run as one that has succeeded: wanted again, it is installed again."""
     if not this.is_deleting:
         await publishing.mark_records(this.cluster, this.namespace, this.name, OutputPhase.INVALIDATED)
-        run = next_run(this.installation, this.run, Action.UNINSTALL)
+        run = next_run(this.installation, this.run, Due(Action.UNINSTALL))
         this.run, this.action = run.model_copy(update={"phase": ActionPhase.SUCCEEDED}), None
     return await end(this)

@@ -8,13 +8,14 @@ keeps the latest Secret, `endings` lets an Installation go, and `standings` writ
 import logging
 import random
 import time
+from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
 from outhaul_operator import dependencies, dispatches, endings, history, needs, outcomes, showing, standings
 from outhaul_operator.agentactions import parse_actions
 from outhaul_operator.context import Context
-from outhaul_operator.decisions import Absent, Decision, Due, InFlight, Settled
+from outhaul_operator.decisions import Absent, BackingOff, Decision, Due, InFlight, Settled, Suspended
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.passes import Pass
 from outhaul_operator.records import Records
@@ -50,7 +51,8 @@ class Installations:
         """Brings one Installation a step further, and says in its status where it stands.
 
         Returns:
-            The seconds until its latest Secret is to be compared again; None where it has none.
+            The seconds until a failed run is tried again, or its latest Secret is to be compared again; None where
+            nothing of that is to come.
 
         Raises:
             ApiError: The API server could not be asked; the pass has to be repeated.
@@ -75,13 +77,18 @@ class Installations:
         this.needs = await needs.look(
             this.installation, self._context.view, self._graph, self._records, self._references
         )
-        await _step(this, this.decide(parse_actions(self._context.view.owned(key))), check=is_check_due)
+        seen = this.decide(parse_actions(self._context.view.owned(key)))
+        decision = await _step(this, seen, check=is_check_due)
         if is_check_due:
             self._checked_at[key] = now
-        return self._checked_at[key] + interval - now if has_secret else None
+        times = [self._checked_at[key] + interval - now] if has_secret else []
+        if isinstance(decision, BackingOff):
+            times.append(max(0.0, (decision.until - datetime.now(UTC)).total_seconds()))
+        return min(times, default=None)
 
 
-async def _step(this: Pass, seen: Decision, *, check: bool) -> None:
+async def _step(this: Pass, seen: Decision, *, check: bool) -> Decision | None:
+    """Has done what is due; returns what that was, or None where the Installation is gone."""
     decision: Decision | None = seen
     is_step = isinstance(seen, Due | Absent) or (isinstance(seen, InFlight) and seen.newer_is_due)
     # A run that was not seen may be there all the same: an operator that has just started has seen little.
@@ -90,7 +97,7 @@ async def _step(this: Pass, seen: Decision, *, check: bool) -> None:
         # A step that creates or ends something is decided on what the server has now, not on what was seen.
         decision = await this.refresh()
     if decision is None:
-        return
+        return None
     repeat: WaitingError | None = None
     try:
         outcome = await _act(this, decision, check=check)
@@ -103,6 +110,7 @@ async def _step(this: Pass, seen: Decision, *, check: bool) -> None:
         await standings.write(this, outcome)
     if repeat is not None:
         raise repeat
+    return decision
 
 
 async def _act(this: Pass, decision: Decision, *, check: bool) -> Outcome | None:
@@ -115,14 +123,15 @@ async def _act(this: Pass, decision: Decision, *, check: bool) -> Outcome | None
             if is_stale and await dispatches.abandon(this):
                 decision = InFlight(this.run or decision.run, newer_is_due=True)
             return outcomes.in_flight(decision, this.action)
-        case Settled():
-            await endings.hold(this)
-            await history.prune(this.cluster, this.installation, this.actions)
-            await showing.keep(this, check=check)
-            return outcomes.settled(decision.run, this.action, this.installation)
+        case Settled() | BackingOff() | Suspended():
+            if decision.run is not None:
+                await endings.hold(this)
+                await history.prune(this.cluster, this.installation, this.actions)
+                await showing.keep(this, check=check)
+            return outcomes.at_rest(decision, this.action, this.installation)
         case Due():
             try:
-                return await dispatches.dispatch(this, decision.action)
+                return await dispatches.dispatch(this, decision)
             except dispatches.NamespaceEndsError:
                 # Nothing can be run here any more, and nobody is left who could be told on an object.
                 _logger.warning("%s/%s: left installed, its namespace is deleted", this.namespace, this.name)

@@ -56,6 +56,11 @@ def label_value(name: str) -> str:
     return _shortened(name, _LABEL_LIMIT)
 
 
+def share(name: str) -> float:
+    """Returns a number from 0 to 1 that is always the same for a name, and evenly spread over names."""
+    return int(_hash(name), 16) / 16.0**10
+
+
 def digest(document: Mapping[str, object]) -> str:
     """Returns the SHA-256 (hex) of a JSON document, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -15,7 +15,8 @@ from outhaul_api.vocabulary import (
     Reason,
 )
 
-from outhaul_operator.decisions import InFlight
+from outhaul_operator import retries
+from outhaul_operator.decisions import BackingOff, InFlight, Settled, Suspended
 from outhaul_operator.dependencies import named
 from outhaul_operator.needs import Needs
 from outhaul_operator.verdicts import StalledError, VerdictError, condition
@@ -51,14 +52,42 @@ def in_flight(decision: InFlight, action: AgentAction | None) -> Outcome:
     return Outcome(InstallationPhase.RUNNING, reason, message, reconciling=True)
 
 
-def settled(run: RunReference, action: AgentAction | None, installation: Installation) -> Outcome:
-    """Returns where an Installation stands whose newest run has ended and that needs no other.
+def at_rest(
+    decision: Settled | BackingOff | Suspended, action: AgentAction | None, installation: Installation
+) -> Outcome:
+    """Returns where an Installation stands none of whose runs is under way.
 
     Args:
-        run: The newest run.
-        action: Its AgentAction, if it is still there.
+        decision: What is due.
+        action: The newest run's AgentAction, if it is still there.
         installation: The Installation.
     """
+    match decision:
+        case Settled():
+            return _settled(decision.run, action, installation)
+        case BackingOff():
+            return _backing_off(decision, action, installation)
+        case Suspended():
+            message = f"{decision.held.action} is due, and starts once spec.suspend is taken away"
+            return Outcome(InstallationPhase.PENDING, Reason.SUSPENDED, message)
+
+
+def _backing_off(decision: BackingOff, action: AgentAction | None, installation: Installation) -> Outcome:
+    run, next_one = decision.run, decision.retry.attempt
+    said = find(installation.status.conditions, InstallationCondition.READY)
+    if action is None and said is not None and said.reason == Reason.RETRY_SCHEDULED:
+        # The AgentAction was cleaned up; what it said stands here.
+        return Outcome(InstallationPhase.PENDING, Reason.RETRY_SCHEDULED, said.message, reconciling=True)
+    why = (action.status.message if action is not None else None) or run.reason or "it does not say why"
+    all_of_them = retries.limit(installation, run) + 1
+    message = (
+        f"run {run.name} ({run.action}) has failed: {why}. "
+        f"Attempt {next_one} of {all_of_them} starts at {decision.until:%Y-%m-%dT%H:%M:%SZ}"
+    )
+    return Outcome(InstallationPhase.PENDING, Reason.RETRY_SCHEDULED, message, reconciling=True)
+
+
+def _settled(run: RunReference, action: AgentAction | None, installation: Installation) -> Outcome:
     if run.phase is ActionPhase.SUCCEEDED:
         message = f"run {run.name} succeeded ({run.action}, generation {run.generation})"
         return Outcome(InstallationPhase.SUCCEEDED, Reason.SUCCEEDED, message, ready=True)
@@ -67,11 +96,14 @@ def settled(run: RunReference, action: AgentAction | None, installation: Install
     if action is None and said is not None and said.reason == reason:
         # The AgentAction was cleaned up; what it said stands here.
         return Outcome(InstallationPhase.FAILED, reason, said.message, stalled=True)
-    why = (action.status.message or "it does not say why") if action is not None else "its AgentAction was deleted"
+    gone = run.reason or "its AgentAction was deleted"
+    why = (action.status.message or "it does not say why") if action is not None else gone
     remedy = f"change the spec, or set the annotation {RETRY_ANNOTATION} to a new value"
     if run.action is Action.UNINSTALL:
         remedy += "; deletionPolicy Orphan gives up what was installed"
-    how = "has failed" if run.phase is ActionPhase.FAILED else "was cancelled"
+    how = "was cancelled"
+    if run.phase is ActionPhase.FAILED:
+        how = f"has failed, as the {run.attempt - 1} before it" if run.attempt is not None else "has failed"
     message = f"run {run.name} ({run.action}) {how}: {why}. To go on, {remedy}."
     return Outcome(InstallationPhase.FAILED, reason, message, stalled=True)
 
@@ -134,6 +166,21 @@ def dependencies(old: list[Condition], installation: Installation, found: Needs,
         reason, message = found.verdict.reason, found.verdict.message
     type_ = InstallationCondition.DEPENDENCIES_READY
     return [condition(old, type_, reason, message, status=found.verdict is None, generation=generation)]
+
+
+def suspension(old: list[Condition], installation: Installation, generation: int) -> list[Condition]:
+    """Returns the condition that says that no run starts; none where one may.
+
+    Args:
+        old: The conditions so far.
+        installation: Whose runs.
+        generation: Of the Installation.
+    """
+    if not installation.spec.suspend or installation.metadata.deletion_timestamp is not None:
+        return []
+    message = "no run starts while spec.suspend is true"
+    type_ = InstallationCondition.SUSPENDED
+    return [condition(old, type_, Reason.SUSPENDED, message, status=True, generation=generation)]
 
 
 def is_uninstall_success(run: RunReference | None) -> bool:

@@ -4,6 +4,8 @@
 taken in, so that the rest of the pass, and the view, know it.
 """
 
+from datetime import UTC, datetime
+
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation, RunReference
 from outhaul_api.vocabulary import INSTALLATION_LABEL
@@ -63,7 +65,13 @@ class Pass:
         """Returns what is due, by these runs."""
         self.actions = [one for one in actions if belongs(one, self.installation)]
         self.run, self.action = newest_run(self.installation, self.actions)
-        return decide(self.installation, self.run, self.needs.digest, compare_inputs=self.needs.is_complete)
+        return decide(
+            self.installation,
+            self.run,
+            self.needs.digest,
+            compare_inputs=self.needs.is_complete,
+            now=datetime.now(UTC),
+        )
 
     async def refresh(self) -> Decision | None:
         """Returns what is due by what the server has now, not by what was seen; None where the Installation is gone."""

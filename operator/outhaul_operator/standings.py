@@ -25,6 +25,7 @@ async def write(this: Pass, outcome: Outcome) -> None:
             "phase": outcome.phase,
             "action": this.run,
             "conditions": outcomes.conditions(old.conditions, outcome, this.run, generation)
+            + outcomes.suspension(old.conditions, this.installation, generation)
             + outcomes.dependencies(old.conditions, this.installation, this.needs, generation),
         }
     )
@@ -35,7 +36,7 @@ async def write(this: Pass, outcome: Outcome) -> None:
     this.put(await this.cluster.apply_status(Kind.INSTALLATION, this.obj, wanted))
     said = outcomes.find(old.conditions, InstallationCondition.READY)
     is_new = said is None or (said.reason, said.message) != (outcome.reason, outcome.message)
-    is_held_up = outcome.reason in {Reason.AGENT_CONFIG_NOT_FOUND, Reason.IN_USE}
+    is_held_up = outcome.reason in {Reason.AGENT_CONFIG_NOT_FOUND, Reason.IN_USE, Reason.RETRY_SCHEDULED}
     if is_new and (outcome.stalled or outcome.ready or is_held_up):
         kind: events.EventType = "Normal" if outcome.ready else "Warning"
         run = this.run.name if this.run is not None else ""

@@ -2,7 +2,8 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import hypothesis
@@ -17,13 +18,14 @@ from outhaul_api.vocabulary import (
     INPUTS_ANNOTATION,
     RECOLLECT_ANNOTATION,
     RETRY_ANNOTATION,
+    RETRY_LIMIT_ANNOTATION,
     Action,
     ActionPhase,
     DeletionPolicy,
     Reason,
 )
 from outhaul_operator import decisions
-from outhaul_operator.decisions import Absent, Decision, Due, InFlight, Settled, decide
+from outhaul_operator.decisions import Absent, BackingOff, Decision, Due, InFlight, Settled, Suspended, decide
 
 INSTALL, UPGRADE, UNINSTALL, RECOLLECT = Action.INSTALL, Action.UPGRADE, Action.UNINSTALL, Action.RECOLLECT
 SUCCEEDED, FAILED, CANCELLED = ActionPhase.SUCCEEDED, ActionPhase.FAILED, ActionPhase.CANCELLED
@@ -31,6 +33,8 @@ SUCCEEDED, FAILED, CANCELLED = ActionPhase.SUCCEEDED, ActionPhase.FAILED, Action
 SPEC = {"parameters": {"size": 1}}
 OTHER_SPEC = {"parameters": {"size": 2}}
 DIGEST = decisions.spec_digest(installation(SPEC))
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+JUST_NOW, LONG_AGO = "2026-01-01T12:00:00Z", "2026-01-01T06:00:00Z"
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Case:
     recollect: str | None = None
     inputs: str | None = None
     compare_inputs: bool = True
+    limit: int | None = None
+    suspended: bool = False
 
     def decide(self) -> Decision:
         """Asks for the decision."""
@@ -59,10 +65,16 @@ class Case:
             **(OTHER_SPEC if self.changed else SPEC),
             "uninstalled": self.uninstalled,
             "deletionPolicy": "Orphan" if self.orphan else "Delete",
+            "suspend": self.suspended,
+            "retry": {"limit": self.limit} if self.limit is not None else {},
         }
         status = {"lastSucceeded": run(digest=DIGEST).to_json()} if self.had_success else {}
         return decide(
-            installation(spec, status, **metadata), self.newest, self.inputs, compare_inputs=self.compare_inputs
+            installation(spec, status, **metadata),
+            self.newest,
+            self.inputs,
+            compare_inputs=self.compare_inputs,
+            now=NOW,
         )
 
     @property
@@ -84,6 +96,11 @@ NEVER_STARTED = newest(INSTALL, CANCELLED, started=False, first=True, number=2)
 def same(phase: ActionPhase, act: Action = INSTALL) -> RunReference:
     """Returns a run that the retry token `a` asked for."""
     return newest(act, phase, retry="a")
+
+
+def failed(act: Action = INSTALL, finished_at: str = LONG_AGO, **changes: Any) -> RunReference:
+    """Returns a run that has failed at some time."""
+    return newest(act, FAILED, **{"reason": "CommandFailed", "finished_at": finished_at, **changes})
 
 
 # fmt: off
@@ -189,6 +206,53 @@ TABLE: list[tuple[str, Case, Decision]] = [
      InFlight(newest(UNINSTALL, None), newer_is_due=False)),
     ("uninstalling, wanted again", Case(newest(UNINSTALL, None)),
      InFlight(newest(UNINSTALL, None), newer_is_due=True)),
+
+    ("failed, no limit is said", Case(failed()), Settled(failed())),
+    ("failed, to be tried again", Case(failed(), limit=1, had_success=False), Due(INSTALL, 2)),
+    ("failed upgrade, to be tried again", Case(failed(UPGRADE), limit=1), Due(UPGRADE, 2)),
+    ("failed for the second time, two are left", Case(failed(attempt=2), limit=3, had_success=False), Due(INSTALL, 3)),
+    ("failed for the last time", Case(failed(attempt=2), limit=1), Settled(failed(attempt=2))),
+    ("failed for the last time, the limit was raised", Case(failed(UPGRADE, attempt=2), limit=2), Due(UPGRADE, 3)),
+    ("failed, its AgentConfig has a limit", Case(failed(UPGRADE, retry_limit=1)), Due(UPGRADE, 2)),
+    ("failed, its own limit is 0", Case(failed(UPGRADE, retry_limit=1), limit=0),
+     Settled(failed(UPGRADE, retry_limit=1))),
+    ("failed for good", Case(failed(reason="InvalidSpec"), limit=1), Settled(failed(reason="InvalidSpec"))),
+    ("cancelled, with a limit", Case(newest(INSTALL, CANCELLED), limit=1), Settled(newest(INSTALL, CANCELLED))),
+    ("succeeded, with a limit", Case(newest(INSTALL, SUCCEEDED), limit=1), Settled(newest(INSTALL, SUCCEEDED))),
+    ("failed again and again, changed", Case(failed(attempt=9, finished_at=JUST_NOW), limit=1, changed=True),
+     Due(UPGRADE)),
+    ("failed again and again, a new token", Case(failed(attempt=9, finished_at=JUST_NOW), limit=1, retry="a"),
+     Due(UPGRADE)),
+    ("failed again and again, other inputs", Case(failed(attempt=9, finished_at=JUST_NOW), limit=1, inputs="i"),
+     Due(UPGRADE)),
+    ("failed, to be tried again, deleted", Case(failed(), limit=1, deleting=True), Due(UNINSTALL)),
+    ("uninstall failed, to be tried again", Case(failed(UNINSTALL), limit=1, deleting=True), Due(UNINSTALL, 2)),
+    ("uninstall failed, to be tried again, given up", Case(failed(UNINSTALL), limit=1, deleting=True, orphan=True),
+     Absent()),
+    ("could not be read again, to be tried again", Case(failed(RECOLLECT), limit=1), Due(RECOLLECT, 2)),
+    ("outputs lost, to be tried again", Case(failed(outputs_lost=True), limit=1), Due(RECOLLECT)),
+
+    ("new, suspended", Case(None, suspended=True), Suspended(None, Due(INSTALL))),
+    ("installed, suspended", Case(newest(INSTALL, SUCCEEDED), suspended=True), Settled(newest(INSTALL, SUCCEEDED))),
+    ("installed, changed, suspended", Case(newest(INSTALL, SUCCEEDED), suspended=True, changed=True),
+     Suspended(newest(INSTALL, SUCCEEDED), Due(UPGRADE))),
+    ("to be uninstalled, suspended", Case(newest(INSTALL, SUCCEEDED), suspended=True, uninstalled=True),
+     Suspended(newest(INSTALL, SUCCEEDED), Due(UNINSTALL))),
+    ("to be read again, suspended", Case(newest(INSTALL, SUCCEEDED), suspended=True, recollect="a"),
+     Suspended(newest(INSTALL, SUCCEEDED), Due(RECOLLECT))),
+    ("installing, suspended", Case(newest(INSTALL, None), suspended=True),
+     InFlight(newest(INSTALL, None), newer_is_due=False)),
+    ("installing, changed, suspended", Case(newest(INSTALL, None), suspended=True, changed=True),
+     InFlight(newest(INSTALL, None), newer_is_due=False)),
+    ("failed, suspended", Case(failed(), suspended=True), Settled(failed())),
+    ("failed, to be tried again, suspended", Case(failed(UPGRADE), limit=1, suspended=True),
+     Suspended(failed(UPGRADE), Due(UPGRADE, 2))),
+    ("failed just now, to be tried again, suspended", Case(failed(UPGRADE, JUST_NOW), limit=1, suspended=True),
+     Suspended(failed(UPGRADE, JUST_NOW), Due(UPGRADE, 2))),
+    ("deleted, suspended", Case(newest(INSTALL, SUCCEEDED), suspended=True, deleting=True), Due(UNINSTALL)),
+    ("installing, deleted, suspended", Case(newest(INSTALL, None), suspended=True, deleting=True),
+     InFlight(newest(INSTALL, None), newer_is_due=True)),
+    ("uninstalled, suspended", Case(newest(UNINSTALL, SUCCEEDED), suspended=True, uninstalled=True), Absent()),
 ]
 # fmt: on
 
@@ -199,14 +263,26 @@ def test_what_is_due(case: Case, expected: Decision) -> None:
     assert case.decide() == expected
 
 
+def test_a_run_that_has_just_failed_is_not_tried_again_at_once() -> None:
+    """The decision says when, and what is due then."""
+    decision = Case(failed(UPGRADE, JUST_NOW), limit=1).decide()
+    assert isinstance(decision, BackingOff)
+    assert decision.retry == Due(UPGRADE, 2)
+    assert NOW + timedelta(seconds=30) <= decision.until <= NOW + timedelta(seconds=36)
+
+
 def every_case() -> Iterator[Case]:
     """Yields every combination of a newest run and what is wanted."""
     lost = newest(INSTALL, FAILED, outputs_lost=True)
     runs = [None, NEVER_STARTED, lost, *IN_FLIGHT, *ENDED, *(one.model_copy(update={"retry": "a"}) for one in ENDED)]
+    runs += [failed(act, time) for act in Action for time in (JUST_NOW, LONG_AGO)]
     flags = itertools.product((False, True), repeat=5)
     for one, (deleting, orphan, uninstalled, changed, had_success) in itertools.product(runs, list(flags)):
         for retry, recollect, inputs in itertools.product((None, "a", "b"), (None, "a"), (None, "i")):
-            yield Case(one, deleting, orphan, uninstalled, changed, retry, had_success, recollect, inputs)
+            case = Case(one, deleting, orphan, uninstalled, changed, retry, had_success, recollect, inputs)
+            yield case
+            yield replace(case, limit=1)
+            yield replace(case, limit=1, suspended=True)
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +331,7 @@ def test_what_has_ended_starts_again_only_for_a_reason(decided: list[tuple[Case,
     """
     for case, decision in decided:
         one = case.newest
-        if one is None or one.phase is None or one.started is False:
+        if one is None or one.phase is None or one.started is False or (one.phase is FAILED and case.limit):
             continue
         if case.changed or case.retry not in {None, one.retry} or case.inputs:
             continue
@@ -263,10 +339,34 @@ def test_what_has_ended_starts_again_only_for_a_reason(decided: list[tuple[Case,
             assert not isinstance(decision, Due), case
 
 
+def test_a_failed_run_is_followed_by_itself_only_within_its_limit(decided: list[tuple[Case, Decision]]) -> None:
+    """Only what was asked for is tried again, only after a failure, and each time the attempt is counted."""
+    for case, decision in decided:
+        retry = decision.retry if isinstance(decision, BackingOff) else decision
+        if isinstance(retry, Due) and retry.attempt > 1:
+            assert case.limit, case
+            assert case.newest is not None, case
+            assert case.newest.phase is FAILED, case
+
+
+def test_nothing_starts_while_it_is_suspended(decided: list[tuple[Case, Decision]]) -> None:
+    """But an uninstall, where the Installation is deleted; and what would have started is said."""
+    for case, decision in decided:
+        if not case.suspended:
+            continue
+        free = replace(case, suspended=False).decide()
+        if case.deleting:
+            assert decision == free, case
+        elif isinstance(free, Due | BackingOff):
+            assert decision == Suspended(case.newest, free.retry if isinstance(free, BackingOff) else free), case
+        else:
+            assert type(decision) is type(free), case
+
+
 def test_outputs_are_read_again_of_what_is_there(decided: list[tuple[Case, Decision]]) -> None:
     """Reading again never follows an uninstall, never takes the place of a run that is due, and never of the end."""
     for case, decision in decided:
-        if decision == Due(RECOLLECT):
+        if isinstance(decision, Due) and decision.action is RECOLLECT:
             assert case.newest is not None, case
             assert case.newest.action is not UNINSTALL, case
             assert not case.to_uninstall, case
@@ -294,6 +394,8 @@ def test_a_field_at_its_default_does_not_count() -> None:
         {"outputs": {"template": {"a": "b"}}},
         {"outputs": {"binding": {"type": "a"}}},
         {"outputs": {"historyLimit": 1}},
+        {"retry": {"limit": 3, "backoff": "1m"}},
+        {"suspend": True},
     ],
 )
 def test_what_is_no_part_of_a_run_does_not_count(change: dict[str, Any]) -> None:
@@ -331,24 +433,26 @@ def test_a_token_may_come_back(annotation: str) -> None:
     names = set()
     for token in ["a", "b", "a", "", "a"]:
         asking = installation(SPEC, annotations={annotation: token})
-        decision = decide(asking, newest_one)
+        decision = decide(asking, newest_one, now=NOW)
         assert isinstance(decision, Due)
-        newest_one = decisions.next_run(asking, newest_one, decision.action)
+        newest_one = decisions.next_run(asking, newest_one, decision)
         names.add(newest_one.name)
         newest_one = newest_one.model_copy(update={"phase": SUCCEEDED})
-        assert decide(asking, newest_one) == Settled(newest_one)
+        assert decide(asking, newest_one, now=NOW) == Settled(newest_one)
     assert len(names) == 5
 
 
 def test_the_next_run_says_what_was_due() -> None:
     """It remembers everything that a later decision compares."""
     asking = installation(SPEC, annotations={RETRY_ANNOTATION: "a", RECOLLECT_ANNOTATION: "b"}, generation=4)
-    reference = decisions.next_run(asking, newest(INSTALL, SUCCEEDED), UPGRADE, "i")
+    reference = decisions.next_run(asking, newest(INSTALL, SUCCEEDED), Due(UPGRADE, 2), "i", retry_limit=3)
     assert reference == RunReference(
         name=reference.name,
         action=UPGRADE,
         generation=4,
         number=3,
+        attempt=2,
+        retry_limit=3,
         digest=DIGEST,
         inputs="i",
         retry="a",
@@ -363,8 +467,11 @@ def test_the_next_run_says_what_was_due() -> None:
 def existing(number: int, phase: str | None = None, uid: str = UID, *, controller: bool = True) -> AgentAction:
     """Returns a run as an AgentAction that exists."""
     return action(
-        {"installation": {"name": "shop", "uid": UID, "generation": number, "number": number}, "action": "upgrade"},
-        {"phase": phase, "finishedAt": "2026-01-01T00:00:00Z"} if phase is not None else {},
+        {
+            "installation": {"name": "shop", "uid": UID, "generation": number, "number": number, "attempt": 2},
+            "action": "upgrade",
+        },
+        {"phase": phase, "finishedAt": "2026-01-01T00:00:00Z", "reason": "PodLost"} if phase is not None else {},
         name=f"shop-{number}",
         ownerReferences=owned_by_installation(uid, controller=controller),
         annotations={
@@ -372,6 +479,7 @@ def existing(number: int, phase: str | None = None, uid: str = UID, *, controlle
             INPUTS_ANNOTATION: "i",
             RETRY_ANNOTATION: "a",
             RECOLLECT_ANNOTATION: "b",
+            RETRY_LIMIT_ANNOTATION: "3",
         },
     )
 
@@ -391,6 +499,9 @@ def test_a_run_says_what_its_installation_needs_to_know() -> None:
         name="shop-7",
         number=7,
         generation=7,
+        attempt=2,
+        retry_limit=3,
+        reason="PodLost",
         inputs="i",
         retry="a",
         recollect="b",
@@ -486,6 +597,9 @@ class Life(RuleBasedStateMachine):
         self.numbers: list[int] = []
         self.used: set[str] = set()
         self.inputs = 0
+        self.now = NOW
+        self.in_a_row = 0
+        """How many runs have followed each other by themselves."""
         self.installed = False
         """Whether a run has started something that no uninstall has taken away."""
 
@@ -514,6 +628,17 @@ class Life(RuleBasedStateMachine):
     def choose(self, policy: DeletionPolicy) -> None:
         """Somebody changes the deletion policy."""
         self.change(deletionPolicy=policy.value)
+
+    @precondition(lambda self: not self.stored.gone)
+    @rule(limit=st.integers(0, 2), suspend=st.booleans())
+    def restrain(self, limit: int, *, suspend: bool) -> None:
+        """Somebody changes how often a failed run is tried again, or suspends it all."""
+        self.change(retry={"limit": limit, "backoff": "1m"}, suspend=suspend)
+
+    @rule(minutes=st.integers(1, 3))
+    def wait(self, minutes: int) -> None:
+        """Time passes."""
+        self.now += timedelta(minutes=minutes)
 
     @precondition(lambda self: not self.stored.gone)
     @rule(token=st.sampled_from(["", "a", "b"]))
@@ -568,7 +693,8 @@ class Life(RuleBasedStateMachine):
     def end_run(self, phase: ActionPhase, reason: Reason | None = None) -> None:
         """The run in flight ends, and its outputs are lost perhaps."""
         (one,) = self.in_flight()
-        news = {"phase": phase, "reason": reason if phase is FAILED else None}
+        time = f"{self.now:%Y-%m-%dT%H:%M:%SZ}"
+        news = {"phase": phase, "reason": reason if phase is FAILED else None, "finished_at": time}
         self.actions[one.metadata.name] = one.model_copy(update={"status": one.status.model_copy(update=news)})
         if one.spec.action is UNINSTALL and phase is SUCCEEDED:
             self.installed = False
@@ -583,7 +709,7 @@ class Life(RuleBasedStateMachine):
         newest_one, _ = decisions.newest_run(seen, self.actions.values())
         decision = self.decide(seen, newest_one)
         if isinstance(decision, Due):
-            newest_one = self.create(seen, newest_one, decision.action)
+            newest_one = self.create(seen, newest_one, decision)
         if isinstance(decision, Absent) and seen.metadata.deletion_timestamp is not None:
             assert not self.installed or seen.spec.deletion_policy is DeletionPolicy.ORPHAN
             self.stored.gone = True
@@ -592,23 +718,32 @@ class Life(RuleBasedStateMachine):
 
     def decide(self, seen: Installation, newest_one: RunReference | None) -> Decision:
         """Asks for the decision."""
-        return decide(seen, newest_one, str(self.inputs), compare_inputs=True)
+        return decide(seen, newest_one, str(self.inputs), compare_inputs=True, now=self.now)
 
-    def create(self, seen: Installation, newest_one: RunReference | None, due: Action) -> RunReference:
+    def create(self, seen: Installation, newest_one: RunReference | None, due: Due) -> RunReference:
         """Creates a run as the operator does."""
-        assert due is not RECOLLECT or self.installed, "there is nothing to read"
+        assert due.action is not RECOLLECT or self.installed, "there is nothing to read"
+        assert not seen.spec.suspend or self.stored.deleting
+        self.in_a_row = self.in_a_row + 1 if due.attempt > 1 else 0
+        assert due.attempt == self.in_a_row + 1
+        assert self.in_a_row <= (seen.spec.retry.limit or 0)
         reference = decisions.next_run(seen, newest_one, due, str(self.inputs))
         assert reference.name not in self.used, "an old run would be taken for the new one"
         self.used.add(reference.name)
         self.numbers.append(reference.number)
-        self.installed = self.installed or due is not UNINSTALL
+        self.installed = self.installed or due.action is not UNINSTALL
         annotations = {DIGEST_ANNOTATION: reference.digest, INPUTS_ANNOTATION: str(self.inputs)}
         tokens = {RETRY_ANNOTATION: reference.retry, RECOLLECT_ANNOTATION: reference.recollect}
         annotations |= {key: token for key, token in tokens.items() if token is not None}
         self.actions[reference.name] = action(
             {
-                "action": due.value,
-                "installation": {"name": "shop", "generation": reference.generation, "number": reference.number},
+                "action": due.action.value,
+                "installation": {
+                    "name": "shop",
+                    "generation": reference.generation,
+                    "number": reference.number,
+                    "attempt": due.attempt,
+                },
             },
             name=reference.name,
             annotations=annotations,
@@ -647,14 +782,16 @@ class Life(RuleBasedStateMachine):
         newest_one, _ = decisions.newest_run(seen, self.actions.values())
         decision = self.decide(seen, newest_one)
         if isinstance(decision, Due):
-            reference = decisions.next_run(seen, newest_one, decision.action, str(self.inputs))
+            reference = decisions.next_run(seen, newest_one, decision, str(self.inputs))
             assert self.decide(seen, reference) == InFlight(reference, newer_is_due=False)
 
     def teardown(self) -> None:
         """Left alone, with runs that succeed, it settles at what is wanted; deleted, it goes."""
         if self.stored.gone:
             return
+        self.change(suspend=False)
         for _ in range(5):
+            self.wait(10)
             self.reconcile(dies=False)
             if self.stored.gone:
                 return

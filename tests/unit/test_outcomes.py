@@ -1,15 +1,17 @@
 """Where an Installation stands: words for people, conditions for programs, as kstatus defines them."""
 
 import itertools
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from builders import action, installation, run
+from outhaul_api.agentaction import AgentAction
 from outhaul_api.common import Condition
-from outhaul_api.installation import InstallationStatus, RunReference
+from outhaul_api.installation import Installation, InstallationStatus, RunReference
 from outhaul_api.vocabulary import Action, ActionPhase, InstallationPhase, Reason
 from outhaul_operator import outcomes
-from outhaul_operator.decisions import InFlight
+from outhaul_operator.decisions import BackingOff, Due, InFlight, Settled, Suspended
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.verdicts import StalledError, WaitingError
 
@@ -28,6 +30,11 @@ def told(outcome: Outcome, newest: RunReference | None = None, *old: Condition) 
     assert len({one.type for one in found}) == len(found)
     assert InstallationStatus(conditions=found).conditions == found
     return {one.type: (one.status, one.reason) for one in found}
+
+
+def settled(newest: RunReference, found: AgentAction | None, of: Installation | None = None) -> Outcome:
+    """Returns where an Installation stands whose newest run has ended."""
+    return outcomes.at_rest(Settled(newest), found, of or installation())
 
 
 # -- while a run is under way
@@ -86,7 +93,7 @@ def test_outputs_stay_readable_during_an_upgrade() -> None:
 
 def test_a_success_is_ready() -> None:
     """Ready and the outputs are true, and nothing else is there."""
-    outcome = outcomes.settled(run(), None, installation())
+    outcome = settled(run(), None)
     assert (outcome.phase, outcome.message) == (
         InstallationPhase.SUCCEEDED,
         "run shop-1 succeeded (install, generation 1)",
@@ -100,7 +107,7 @@ def test_a_success_is_ready() -> None:
 def test_a_failure_is_stalled() -> None:
     """The message quotes the run and says what to do next."""
     failed = action(status={"phase": "Failed", "message": "apply: exit code 3"})
-    outcome = outcomes.settled(run(FAILED), failed, installation())
+    outcome = settled(run(FAILED), failed, installation())
     assert outcome.phase is InstallationPhase.FAILED
     assert outcome.message == (
         "run shop-1 (install) has failed: apply: exit code 3. "
@@ -115,37 +122,109 @@ def test_a_failure_is_stalled() -> None:
 
 def test_a_failed_uninstall_says_how_to_give_up() -> None:
     """Its reason is its own, and the way out of a deletion that does not end is named."""
-    outcome = outcomes.settled(run(FAILED, Action.UNINSTALL), action(), installation())
+    outcome = settled(run(FAILED, Action.UNINSTALL), action(), installation())
     assert outcome.reason is Reason.UNINSTALL_FAILED
     assert "deletionPolicy Orphan gives up" in outcome.message
 
 
 def test_a_failure_without_words_says_so() -> None:
     """No message ends in `None`."""
-    message = outcomes.settled(run(FAILED), action(status={"phase": "Failed"}), installation()).message
+    message = settled(run(FAILED), action(status={"phase": "Failed"}), installation()).message
     assert "has failed: it does not say why." in message
 
 
 def test_a_run_that_was_deleted_is_cancelled() -> None:
     """A run whose AgentAction somebody deleted is told as such."""
-    message = outcomes.settled(run(CANCELLED), None, installation()).message
+    message = settled(run(CANCELLED), None, installation()).message
     assert message.startswith("run shop-1 (install) was cancelled: its AgentAction was deleted.")
 
 
 def test_what_a_failed_run_said_stays() -> None:
     """After the AgentAction was cleaned up, its words stand on the Installation on."""
     said = standing("Ready", "False", "RunFailed", "run shop-1 (install) has failed: exit code 3.").to_json()
-    outcome = outcomes.settled(run(FAILED), None, installation(status={"conditions": [said]}))
+    outcome = settled(run(FAILED), None, installation(status={"conditions": [said]}))
     assert outcome.message == "run shop-1 (install) has failed: exit code 3."
 
 
 def test_an_older_success_stays_readable_after_a_failure() -> None:
     """A failed upgrade does not take away the outputs of the run before."""
-    failed = outcomes.settled(run(FAILED, Action.UPGRADE), action(), installation())
+    failed = settled(run(FAILED, Action.UPGRADE), action(), installation())
     assert told(failed, run(FAILED, Action.UPGRADE), standing("OutputsReady", "True", "Published"))["OutputsReady"] == (
         "True",
         "Published",
     )
+
+
+# -- before the next one
+
+
+UNTIL = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
+
+
+def backing_off(newest: RunReference, found: AgentAction | None, *said: Condition) -> Outcome:
+    """Returns where an Installation stands whose newest run has failed and is tried again, up to four times in all."""
+    status = {"conditions": [one.to_json() for one in said]}
+    of = installation({"retry": {"limit": 3}}, status)
+    return outcomes.at_rest(BackingOff(newest, Due(Action.UPGRADE, 2), UNTIL), found, of)
+
+
+def test_a_failure_that_is_tried_again_is_reconciling() -> None:
+    """The message says what has failed, which attempt is the next, of how many, and when."""
+    gone = action(status={"phase": "Failed", "message": "apply: exit code 3"})
+    outcome = backing_off(run(FAILED, Action.UPGRADE), gone)
+    assert outcome.phase is InstallationPhase.PENDING
+    assert outcome.message == (
+        "run shop-1 (upgrade) has failed: apply: exit code 3. Attempt 2 of 4 starts at 2026-01-01T12:00:30Z"
+    )
+    assert told(outcome, run(FAILED, Action.UPGRADE), standing("OutputsReady", "True", "Published")) == {
+        "Ready": ("False", "RetryScheduled"),
+        "Reconciling": ("True", "RetryScheduled"),
+        "OutputsReady": ("True", "Published"),
+    }
+
+
+def test_what_was_said_of_a_failure_stays_until_the_next_attempt() -> None:
+    """The AgentAction may be cleaned up meanwhile; where nothing was said, there is still the reason."""
+    said = standing("Ready", "False", "RetryScheduled", "as it was")
+    assert backing_off(run(FAILED), None, said).message == "as it was"
+    assert "has failed: PodLost." in backing_off(run(FAILED, reason="PodLost"), None).message
+
+
+def test_the_last_of_several_failures_counts_them() -> None:
+    """Who looks later sees that it was tried."""
+    gone = action(status={"phase": "Failed", "message": "exit code 3"})
+    outcome = settled(run(FAILED, attempt=4, reason="CommandFailed"), gone)
+    assert outcome.message.startswith("run shop-1 (install) has failed, as the 3 before it: exit code 3. To go on,")
+    assert outcome.stalled
+
+
+def test_what_is_due_and_suspended_neither_works_nor_fails() -> None:
+    """Not ready at this generation; kstatus calls that in progress, and nobody is alarmed."""
+    outcome = outcomes.at_rest(Suspended(run(), Due(Action.UPGRADE)), None, installation())
+    assert (outcome.phase, outcome.message) == (
+        InstallationPhase.PENDING,
+        "upgrade is due, and starts once spec.suspend is taken away",
+    )
+    assert told(outcome, run(), standing("Reconciling", "True"), standing("Stalled", "True")) == {
+        "Ready": ("False", "Suspended"),
+        "OutputsReady": ("True", "Published"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "metadata", "expected"),
+    [
+        ({"suspend": True}, {}, [("Suspended", "True", "Suspended")]),
+        ({}, {}, []),
+        ({"suspend": True}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}, []),
+    ],
+)
+def test_that_no_run_starts_is_a_condition(
+    spec: dict[str, Any], metadata: dict[str, Any], expected: list[tuple[str, str, str]]
+) -> None:
+    """It is there while it is so, whatever else is; a deletion is not held up."""
+    found = outcomes.suspension([], installation(spec, **metadata), 7)
+    assert [(one.type, one.status, one.reason) for one in found] == expected
 
 
 # -- without a run
@@ -186,8 +265,9 @@ def test_outputs_that_cannot_be_shown_are_not_ready(reason: Reason) -> None:
 
 OUTCOMES = [
     outcomes.in_flight(InFlight(run(None), newer_is_due=False), None),
-    outcomes.settled(run(), None, installation()),
-    outcomes.settled(run(FAILED), action(), installation()),
+    settled(run(), None),
+    settled(run(FAILED), action()),
+    backing_off(run(FAILED), None),
     outcomes.stalled(StalledError(Reason.INVALID_SPEC, "x" * 9000)),
     outcomes.waiting(WaitingError(Reason.POD_REFUSED, "x" * 9000)),
     outcomes.uninstalled("words"),
