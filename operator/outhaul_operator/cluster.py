@@ -6,16 +6,16 @@ authentication, connection pool); its typed models are not used, since half of o
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 import aiohttp
-from kubernetes.aio import client, config
+from aiohttp import ClientMiddlewareType
+from kubernetes.aio import client
 from outhaul_api.vocabulary import API_VERSION, MANAGER
 
-from outhaul_operator import traffic
+from outhaul_operator import connections
 
 Object = dict[str, Any]
 """One Kubernetes object, as JSON."""
@@ -47,18 +47,6 @@ class Kind(Enum):
     CONFIG_MAP = ("api/v1", "configmaps")
     EVENT = ("api/v1", "events")
     ACCESS_REVIEW = ("apis/authorization.k8s.io/v1", "selfsubjectaccessreviews")
-
-
-@dataclass(frozen=True)
-class Access:
-    """How the API server is reached, for the watches, which are kopf's."""
-
-    server: str
-    ca_path: str | None
-    authorization: str | None = field(repr=False)
-    """The header's value: scheme and token."""
-    certificate_path: str | None
-    key_path: str | None
 
 
 class ApiError(Exception):
@@ -114,36 +102,22 @@ class Cluster:
         Raises:
             kubernetes.aio.config.ConfigException: There is neither.
         """
-        configuration = client.Configuration()
-        if kubeconfig is None:
-            try:
-                config.load_incluster_config(  # type: ignore[no-untyped-call]
-                    client_configuration=configuration
-                )
-            except config.ConfigException:
-                await config.load_kube_config(  # type: ignore[no-untyped-call]
-                    client_configuration=configuration
-                )
-        else:
-            await config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=kubeconfig, client_configuration=configuration
-            )
-        configuration.client_session_kwargs = {"middlewares": [traffic.counted]}
-        api = client.ApiClient(configuration)
+        api = client.ApiClient(await connections.configuration(kubeconfig))
         api.user_agent = MANAGER
         return cls(api)
 
-    async def access(self) -> Access:
-        """Returns how the API server is reached, with the token of the moment."""
-        configuration = self._api.configuration
-        token = (await configuration.auth_settings()).get("BearerToken")
-        return Access(
-            server=configuration.host,
-            ca_path=configuration.ssl_ca_cert,
-            authorization=token["value"] if token is not None else None,
-            certificate_path=configuration.cert_file,
-            key_path=configuration.key_file,
-        )
+    @property
+    def server(self) -> str:
+        """The API server's URL."""
+        return str(self._api.configuration.host)
+
+    def session(self, middleware: ClientMiddlewareType) -> aiohttp.ClientSession:
+        """Returns a session with the API server for who does without this class: kopf.
+
+        Args:
+            middleware: Each request goes through it.
+        """
+        return connections.session(self._api, middleware)
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import random
 from typing import Any
 
 import kopf
@@ -17,11 +16,13 @@ from outhaul_operator.health import Health
 from outhaul_operator.installations import Installations
 from outhaul_operator.queue import Queue
 from outhaul_operator.references import References
+from outhaul_operator.resync import Resync
 from outhaul_operator.runs import Runs
 from outhaul_operator.settings import Settings
 from outhaul_operator.trust import OperatorIdentity
 from outhaul_operator.verdicts import WaitingError
 from outhaul_operator.view import Key, View, key_of
+from outhaul_operator.watches import Watches
 
 _MOST_RUNS = 100_000
 """A run waits most of its time; what limits their number is the cluster."""
@@ -42,12 +43,13 @@ class Operator:
     Args:
         cluster: The API server.
         settings: The operator's settings.
-        health: Told when the operator is ready.
+        health: Given the checks of what runs here.
     """
 
     def __init__(self, cluster: Cluster, settings: Settings, health: Health) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._health = health
         self._is_prepared = False
         health.require_for_readiness(lambda: None if self._is_prepared else "still starting")
         self._view = View(_controller)
@@ -74,9 +76,14 @@ class Operator:
         runs = Runs(context)
         self._installations: Queue[Key] = Queue(installations.reconcile, _report)
         self._runs: Queue[Key] = Queue(runs.carry_out, _report, concurrency=_MOST_RUNS)
-        registry = handlers.register(self._view, self._changed, self._cluster)
+        namespaces, patience_s = self._settings.watch_namespaces, self._settings.watch_timeout_seconds
+        resync = Resync(self._cluster, self._view, self._changed, namespaces, self._settings.resync_seconds)
+        watches = Watches(handlers.places(namespaces), patience_s, resync.soon)
+        registry = handlers.register(self._view, self._changed, self._cluster, watches)
+        resyncing = asyncio.create_task(resync.run(), name="resync")
+        self._health.require_for_readiness(watches.unlisted)
+        self._health.require_for_life(watches.wedged)
         self._is_prepared = True
-        resync = asyncio.create_task(self._resync())
 
         async def close(**_: Any) -> None:
             await self._installations.close()
@@ -89,13 +96,13 @@ class Operator:
             await kopf.operator(
                 registry=registry,
                 identity=_IDENTITY,
-                settings=handlers.kopf_settings(),
-                clusterwide=not self._settings.watch_namespaces,
-                namespaces=self._settings.watch_namespaces,
+                settings=handlers.kopf_settings(patience_s),
+                clusterwide=not namespaces,
+                namespaces=namespaces,
             )
         finally:
-            resync.cancel()
-            await asyncio.gather(resync, return_exceptions=True)
+            resyncing.cancel()
+            await asyncio.gather(resyncing, return_exceptions=True)
             await close()
 
     async def _demand_kinds(self) -> None:
@@ -147,34 +154,6 @@ class Operator:
         everywhere = config.namespace == self._settings.namespace
         keys = self._view.keys(Kind.INSTALLATION) + self._view.keys(Kind.AGENT_ACTION)
         return [key for key in keys if everywhere or key.namespace == config.namespace]
-
-    async def _resync(self) -> None:
-        """Looks at everything now and then: repairs gaps of watches, and deletions that nobody saw."""
-        while True:
-            await asyncio.sleep(self._settings.resync_seconds * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
-            try:
-                await self._look_at_all()
-            except ApiError as error:
-                _logger.warning("resync: %s", error)
-
-    async def _look_at_all(self) -> None:
-        for kind in (Kind.INSTALLATION, Kind.AGENT_ACTION, Kind.POD):
-            known = set(self._view.keys(kind))
-            for namespace in self._settings.watch_namespaces or (None,):
-                labels = handlers.LABELS.get(kind, {})
-                for obj in await self._cluster.list(kind, namespace, labels):
-                    known.discard(key_of(kind, obj))
-                    self._view.put(kind, obj)
-                    self._changed(kind, obj)
-            for key in known:
-                await self._forget(key)
-
-    async def _forget(self, key: Key) -> None:
-        """Drops what a watch has not said to be gone; it may have been created after the list, so it is asked for."""
-        gone = self._view.get(key)
-        if gone is not None and not await self._cluster.exists(key.kind, key.namespace, key.name):
-            self._view.drop(key.kind, gone)
-            self._changed(key.kind, gone)
 
 
 def _controller(kind: Kind, obj: Object) -> Key | None:

@@ -16,17 +16,18 @@ FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 300.0
 
 
-def backoff(failures: int, jitter: Callable[[], float] = random.random) -> float:
+def backoff(failures: int, jitter: Callable[[], float] = random.random, *, longest_s: float = LONGEST_DELAY_S) -> float:
     """Returns how long to wait after so many failures in a row: doubling, bounded, with up to 50 % of jitter.
 
     Args:
         failures: One or more.
         jitter: Returns a number from 0 to 1.
+        longest_s: Where it stops to grow.
 
     Returns:
         Seconds.
     """
-    base = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(failures - 1, 32))
+    base = min(longest_s, FIRST_DELAY_S * 2.0 ** min(failures - 1, 32))
     return base * (1.0 + 0.5 * jitter())
 
 

@@ -22,6 +22,8 @@ class Settings:
     """Where `/healthz`, `/readyz` and `/metrics` are served; 0: nowhere."""
     resync_seconds: float
     """How often everything is looked at, and each latest Secret compared."""
+    watch_timeout_seconds: float
+    """After how long a silence a watch is opened anew; one that stays silent for three times as long is wedged."""
     debug: bool
     """Whether to log every step."""
 
@@ -62,6 +64,12 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         default=float(os.environ.get("OUTHAUL_RESYNC_SECONDS", "600")),
         help="how often everything is looked at again (OUTHAUL_RESYNC_SECONDS; default 600)",
     )
+    parser.add_argument(
+        "--watch-timeout-seconds",
+        type=float,
+        default=float(os.environ.get("OUTHAUL_WATCH_TIMEOUT_SECONDS", "70")),
+        help="after how long a silence a watch is opened anew (OUTHAUL_WATCH_TIMEOUT_SECONDS; default 70)",
+    )
     parser.add_argument("--debug", action="store_true", help="log every step")
     given = parser.parse_args(arguments)
     return Settings(
@@ -71,5 +79,6 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         kubeconfig=given.kubeconfig,
         http_port=given.http_port,
         resync_seconds=given.resync_seconds,
+        watch_timeout_seconds=given.watch_timeout_seconds,
         debug=given.debug,
     )

@@ -23,12 +23,7 @@ class Asked(NamedTuple):
 
 def asked(method: str, url: URL) -> Asked:
     """Returns what a request is about; what is no request for objects has the resource `other`."""
-    parts = url.path.strip("/").split("/")
-    # api/v1/… or apis/group/version/…
-    parts = parts[2:] if parts[0] == "api" else parts[3:] if parts[0] == "apis" else []
-    if len(parts) > 2 and parts[0] == "namespaces":  # noqa: PLR2004 - the namespace, and something in it
-        parts = parts[2:]
-    resource, name, subresource = (*parts, "", "", "")[:3]
+    _, resource, name, subresource = _split(url)
     if method != "GET":
         verb = _VERBS.get(method, method.lower())
     elif name:
@@ -36,6 +31,23 @@ def asked(method: str, url: URL) -> Asked:
     else:
         verb = "watch" if url.query.get("watch") == "true" else "list"
     return Asked(verb, f"{resource}/{subresource}" if subresource else resource or "other")
+
+
+def namespace_of(url: URL) -> str | None:
+    """Returns the namespace that a request stays in; None where it is about all, or about none."""
+    return _split(url)[0]
+
+
+def _split(url: URL) -> tuple[str | None, str, str, str]:
+    """Returns namespace, plural, name and subresource; empty where there is none."""
+    parts = url.path.strip("/").split("/")
+    # api/v1/… or apis/group/version/…
+    parts = parts[2:] if parts[0] == "api" else parts[3:] if parts[0] == "apis" else []
+    namespace = None
+    if len(parts) > 2 and parts[0] == "namespaces":  # noqa: PLR2004 - the namespace, and something in it
+        namespace, parts = parts[1], parts[2:]
+    resource, name, subresource = (*parts, "", "", "")[:3]
+    return namespace, resource, name, subresource
 
 
 async def counted(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:

@@ -209,6 +209,7 @@ class Proxy:
         self.requests: list[Request] = []
         """What was asked so far."""
         self.url = ""
+        self._watching: set[asyncio.Transport] = set()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
         self._end: asyncio.Event
@@ -248,6 +249,14 @@ class Proxy:
                 raise
             self._started.set_exception(error)
 
+    def cut(self) -> None:
+        """Breaks every watch that is open, in the middle."""
+        self._loop.call_soon_threadsafe(self._cut_watches)
+
+    def _cut_watches(self) -> None:
+        for transport in self._watching:
+            transport.abort()
+
     async def _serve(self) -> None:
         self._loop, self._end, self._flowing = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         self._flowing.set()
@@ -272,6 +281,9 @@ class Proxy:
     async def _handle(self, incoming: web.Request) -> web.StreamResponse:
         request = self._remember(incoming, await incoming.read())
         response: web.StreamResponse | None = None
+        transport = incoming.transport
+        if request.is_watch and transport is not None:
+            self._watching.add(transport)
         try:
             await self._flowing.wait()
             given = await self.fault(request, lambda: self._send(request))
@@ -283,10 +295,13 @@ class Proxy:
                 await response.write(line)
         except (Cut, aiohttp.ClientError):
             # Aborted, not closed: what is in the middle of a message stays without an end.
-            if incoming.transport is not None:
-                incoming.transport.abort()
+            if transport is not None:
+                transport.abort()
         except ConnectionResetError:
             pass  # whoever asked is gone
+        finally:
+            if transport is not None:
+                self._watching.discard(transport)
         return response or web.Response(status=502)
 
     def _remember(self, incoming: web.Request, body: bytes) -> Request:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, web
 from looptime import AdvancingLoop
 from outhaul_operator.cluster import (
     AlreadyExistsError,
@@ -247,12 +247,18 @@ async def test_every_request_says_who_asks(server: Server, cluster: Cluster, cal
     assert server.request.headers["Accept"] == "application/json"
 
 
-async def test_access_tells_watches_how_to_reach_the_server(server: Server, cluster: Cluster) -> None:
-    """The watches, which are not ours, get the same address and token; a log of it shows no token."""
-    access = await cluster.access()
-    assert access.server == server.url
-    assert access.authorization == f"Bearer {TOKEN}"
-    assert TOKEN not in repr(access)
+async def test_a_session_beside_says_who_asks(server: Server, cluster: Cluster) -> None:
+    """What asks the server without our client, as kopf does, carries the token and our name as well."""
+    server.will(Answer())
+
+    async def untouched(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        return await handler(request)
+
+    async with cluster.session(untouched) as session, session.get(f"{cluster.server}/api"):
+        pass
+    assert cluster.server == server.url
+    assert server.request.headers["Authorization"] == f"Bearer {TOKEN}"
+    assert server.request.headers["User-Agent"] == "outhaul"
 
 
 def review(*, allowed: bool) -> Answer:
