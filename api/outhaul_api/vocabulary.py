@@ -45,6 +45,12 @@ INPUTS_ANNOTATION = f"{GROUP}/inputs"
 DIGEST_ANNOTATION = f"{GROUP}/digest"
 """On an AgentAction: the digest of the Installation's spec that it was made from."""
 
+ROTATE_ANNOTATION = f"{GROUP}/rotate"
+"""On the Secret `outhaul-ca`, with any value: asks for another root. The operator takes it away once it has one."""
+
+AUTHORITY_LABEL = f"{GROUP}/authority"
+"""On a run's pod: the fingerprint of the authority that the run was started under."""
+
 INSTALLATION_LABEL = f"{GROUP}/installation"
 """On what belongs to an Installation: its name, or the name's hash where it is too long for a label."""
 
@@ -63,7 +69,7 @@ class SecretType(StrEnum):
     """The `type` of the Secrets that the operator writes; a Secret of another type is never ours."""
 
     CA = f"{GROUP}/ca"
-    """The operator's certificate authority, in the operator's namespace."""
+    """The operator's certificate authorities, in the operator's namespace."""
     RUN = f"{GROUP}/run"
     """What one run's agent reads: its instructions and its TLS material."""
     OUTPUTS = f"{GROUP}/outputs"
@@ -260,6 +266,12 @@ class Reason(StrEnum):
     """The API server refused the pod (service account, quota, policy); its words are quoted."""
     OUTPUTS_REFUSED = "OutputsRefused"
     """The API server refuses what the outputs are stored in (quota, policy); the agent holds them meanwhile."""
+    AUTHORITY_UNUSABLE = "AuthorityUnusable"
+    """The certificate authority that an admin has brought cannot be used, so no run can start."""
+    AUTHORITY_ENDS = "AuthorityEnds"
+    """The certificate authority that an admin has brought ends soon."""
+    AUTHORITY_EXCHANGED = "AuthorityExchanged"
+    """Another certificate authority signs for runs from now on; runs in flight end under theirs."""
     POD_PENDING = "PodPending"
     UNSCHEDULABLE = "Unschedulable"
     IMAGE_PULL_FAILED = "ImagePullFailed"

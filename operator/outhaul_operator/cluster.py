@@ -159,6 +159,16 @@ class Cluster:
         """
         return await self._json("POST", kind, body["metadata"]["namespace"], body=body, query={"fieldManager": MANAGER})
 
+    async def replace(self, kind: Kind, obj: Object) -> Object:
+        """Writes an object whole, as it was read but for what was changed in it.
+
+        Raises:
+            ConflictError: Somebody else has changed it since it was read.
+        """
+        metadata = obj["metadata"]
+        query = {"fieldManager": MANAGER}
+        return await self._json("PUT", kind, metadata["namespace"], metadata["name"], body=obj, query=query)
+
     async def json_patch(self, kind: Kind, namespace: str, name: str, operations: Objects) -> Object:
         """Applies a JSON patch. A patch that only tests writes nothing and answers with the object.
 

@@ -1,4 +1,4 @@
-"""The operator's process: connects, reads its authority, starts the queues and kopf, and stops them in order."""
+"""The operator's process: connects, opens its authorities, starts the queues and kopf, and stops them in order."""
 
 import asyncio
 import logging
@@ -8,7 +8,8 @@ import kopf
 from outhaul_api.installation import Installation
 from pydantic import ValidationError
 
-from outhaul_operator import authority, handlers
+from outhaul_operator import handlers
+from outhaul_operator.authorities import Authorities
 from outhaul_operator.cluster import ApiError, Cluster, Kind, Object
 from outhaul_operator.context import Context
 from outhaul_operator.dependencies import Graph
@@ -19,7 +20,6 @@ from outhaul_operator.references import References
 from outhaul_operator.resync import Resync
 from outhaul_operator.runs import Runs
 from outhaul_operator.settings import Settings
-from outhaul_operator.trust import OperatorIdentity
 from outhaul_operator.verdicts import WaitingError
 from outhaul_operator.view import Key, View, key_of
 from outhaul_operator.watches import Watches
@@ -62,15 +62,9 @@ class Operator:
             MissingKindsError: The CustomResourceDefinitions are not installed; kopf would wait for them silently.
         """
         await self._demand_kinds()
-        keys = await authority.load_or_create(self._cluster, self._settings.namespace)
-        context = Context(
-            self._cluster,
-            self._view,
-            self._settings,
-            keys.authority,
-            OperatorIdentity(keys.authority),
-            keys.fingerprint_key,
-        )
+        authorities = Authorities(self._cluster, self._view, self._settings)
+        fingerprint_key = await authorities.open()
+        context = Context(self._cluster, self._view, self._settings, authorities, fingerprint_key)
         references = References(self._cluster, self._wake_namespace, self._settings.resync_seconds)
         installations = Installations(context, self._graph, references)
         runs = Runs(context)
@@ -80,7 +74,10 @@ class Operator:
         resync = Resync(self._cluster, self._view, self._changed, namespaces, self._settings.resync_seconds)
         watches = Watches(handlers.places(namespaces), patience_s, resync.soon)
         registry = handlers.register(self._view, self._changed, self._cluster, watches)
-        resyncing = asyncio.create_task(resync.run(), name="resync")
+        beside = [
+            asyncio.create_task(resync.run(), name="resync"),
+            asyncio.create_task(authorities.keep(), name="authorities"),
+        ]
         self._health.require_for_readiness(watches.unlisted)
         self._health.require_for_life(watches.wedged)
         self._is_prepared = True
@@ -101,8 +98,9 @@ class Operator:
                 namespaces=namespaces,
             )
         finally:
-            resyncing.cancel()
-            await asyncio.gather(resyncing, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             await close()
 
     async def _demand_kinds(self) -> None:

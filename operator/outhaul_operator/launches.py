@@ -3,18 +3,23 @@
 `runs` calls it first; it may run again after a crash, and then finds what it made before.
 """
 
+import base64
 from datetime import UTC, datetime, timedelta
 
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.agentconfig import AgentConfigSpec
 from outhaul_api.common import seconds
-from outhaul_api.vocabulary import ActionPhase, Reason, SecretType
+from outhaul_api.vocabulary import AUTHORITY_LABEL, ActionPhase, Reason, SecretType
+from outhaul_grpc.layout import ROOTS_FILE
 
 from outhaul_operator import guarded, names, pods, trust
 from outhaul_operator.cluster import AlreadyExistsError, ConflictError, Kind, Object, RefusedError
 from outhaul_operator.context import Context
 from outhaul_operator.verdicts import RunFailedError, WaitingError
 from outhaul_operator.view import Key
+
+_LONGEST_S = 100 * 365 * 86400.0
+"""Of what certificates are made for: an endless timeout is no date."""
 
 
 async def launch(context: Context, action: AgentAction, config: AgentConfigSpec, image: str) -> Key:
@@ -30,7 +35,7 @@ async def launch(context: Context, action: AgentAction, config: AgentConfigSpec,
         return key
     body = pods.pod(action, config, image)
     try:
-        await _write_run_secret(context, action, config)
+        body["metadata"]["labels"][AUTHORITY_LABEL] = await _write_run_secret(context, action, config)
         created = await context.cluster.create(Kind.POD, body)
     except AlreadyExistsError:
         created = await context.cluster.get(*key)
@@ -50,17 +55,20 @@ def _is_ours(pod: Object | None, action: AgentAction) -> bool:
     return any(owner["uid"] == action.metadata.uid for owner in owners)
 
 
-async def _write_run_secret(context: Context, action: AgentAction, config: AgentConfigSpec) -> None:
+async def _write_run_secret(context: Context, action: AgentAction, config: AgentConfigSpec) -> str:
+    """Makes the run's Secret, unless it is there; returns the fingerprint of the authority that the run is under."""
+    timeout, linger = _period(seconds(action.spec.timeout)), _period(pods.linger_seconds(config))
+    authority = await context.authorities.signer(trust.run_lifetime(timeout, linger))
     leaf = trust.issue_server(
-        context.authority,
+        authority,
         namespace=action.metadata.namespace,
         name=action.metadata.name,
         run_uid=action.metadata.uid,
-        timeout=timedelta(seconds=seconds(action.spec.timeout)),
-        linger=timedelta(seconds=pods.linger_seconds(config)),
+        timeout=timeout,
+        linger=linger,
         now=datetime.now(UTC),
     )
-    body = pods.run_secret(action, config, leaf.to_files(context.authority.roots))
+    body = pods.run_secret(action, config, leaf.to_files(authority.roots))
     try:
         await context.cluster.create(Kind.SECRET, body)
     except RefusedError as error:
@@ -70,7 +78,7 @@ async def _write_run_secret(context: Context, action: AgentAction, config: Agent
     except AlreadyExistsError:
         name = body["metadata"]["name"]
         try:
-            await guarded.guarded_read(
+            made = await guarded.guarded_read(
                 context.cluster, action.metadata.namespace, name, SecretType.RUN, action.metadata.uid
             )
         except guarded.NotOursError:
@@ -78,6 +86,13 @@ async def _write_run_secret(context: Context, action: AgentAction, config: Agent
                 Reason.NAME_TAKEN,
                 f"Secret {name} exists and is not of this run; delete it, then ask for another run",
             ) from None
+        # Made before a crash, or by another operator: maybe under an authority that is a former one by now.
+        return trust.fingerprint_of(base64.b64decode(made["data"][ROOTS_FILE])) or authority.fingerprint
+    return authority.fingerprint
+
+
+def _period(of_seconds: float) -> timedelta:
+    return timedelta(seconds=min(of_seconds, _LONGEST_S))
 
 
 async def take_back(context: Context, action: AgentAction) -> bool:

@@ -32,6 +32,12 @@ API_REQUESTS = Counter(
     registry=REGISTRY,
 )
 
+CA_EXPIRY = Gauge(
+    "outhaul_ca_expiry_timestamp_seconds",
+    "When the authority that signs new runs' certificates ends, in seconds since 1970; NaN: there is none.",
+    registry=REGISTRY,
+)
+
 
 def exposition() -> bytes:
     """Returns all metrics in Prometheus' text format."""

@@ -10,7 +10,6 @@ import dataclasses
 import logging
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from outhaul_api.agentaction import AgentAction, AgentActionStatus
 from outhaul_api.installationoutput import Provenance
@@ -29,6 +28,7 @@ from outhaul_operator import (
     validation,
 )
 from outhaul_operator.agentstates import RunState
+from outhaul_operator.authorities import UnknownAuthorityError
 from outhaul_operator.cluster import (
     ApiError,
     Kind,
@@ -224,12 +224,10 @@ class _Run:
         """Follows the run at its agent and stores its outputs; returns False where the agent cannot be reached."""
         if self._status.phase is not ActionPhase.RUNNING:
             await self._note(statuses.running(self._status, situation, names.pod_name(action.metadata.name)))
-        leaf = self._context.identity.leaf(datetime.now(UTC))
         uid = action.metadata.uid
         try:
-            async with agents.connect(
-                situation.ip, run_uid=uid, identity=leaf, roots=self._context.identity.roots
-            ) as agent:
+            link = await self._context.authorities.link(situation.authority)
+            async with agents.connect(situation.ip, run_uid=uid, identity=link.leaf, roots=link.roots) as agent:
                 provenance.agent_version = (await agent.info()).agent_version
                 self._redial_s = _REDIAL_S[0]
                 self._status = statuses.running(self._status, situation, names.pod_name(action.metadata.name))
@@ -240,7 +238,7 @@ class _Run:
                 with suppress(agents.AgentUnreachable):
                     # Everything is stored: an agent that does not hear of it lingers, no more.
                     await agent.acknowledge(agents.outputs_digest(infos))
-        except agents.AgentUnreachable as error:
+        except (agents.AgentUnreachable, UnknownAuthorityError) as error:
             _logger.debug("%s: %s", action.metadata.name, error)
             if self._redial_s == self._longest_redial_s and self._status.reason != Reason.AGENT_UNREACHABLE:
                 await self._note(statuses.unreachable(self._status, situation, str(error)))

@@ -4,6 +4,10 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+
+from outhaul_api.common import Duration, seconds
+from pydantic import TypeAdapter, ValidationError
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,10 @@ class Settings:
     """How often everything is looked at, and each latest Secret compared."""
     watch_timeout_seconds: float
     """After how long a silence a watch is opened anew; one that stays silent for three times as long is wedged."""
+    root_lifetime: timedelta
+    """Of the roots that the operator makes; each signs for two thirds of it."""
+    ca_secret: str | None
+    """The Secret, in the operator's namespace, with the authority that an admin brings; None: it makes its own."""
     debug: bool
     """Whether to log every step."""
 
@@ -70,6 +78,18 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         default=float(os.environ.get("OUTHAUL_WATCH_TIMEOUT_SECONDS", "70")),
         help="after how long a silence a watch is opened anew (OUTHAUL_WATCH_TIMEOUT_SECONDS; default 70)",
     )
+    parser.add_argument(
+        "--root-lifetime",
+        type=_duration,
+        default=os.environ.get("OUTHAUL_ROOT_LIFETIME", "87600h"),
+        help="how long a root certificate of the operator's own lives; another one takes its place after two thirds "
+        "of it (OUTHAUL_ROOT_LIFETIME; default 87600h)",
+    )
+    parser.add_argument(
+        "--ca-secret",
+        default=os.environ.get("OUTHAUL_CA_SECRET") or None,
+        help="a Secret in the operator's namespace with an authority of your own (OUTHAUL_CA_SECRET)",
+    )
     parser.add_argument("--debug", action="store_true", help="log every step")
     given = parser.parse_args(arguments)
     return Settings(
@@ -80,5 +100,15 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         http_port=given.http_port,
         resync_seconds=given.resync_seconds,
         watch_timeout_seconds=given.watch_timeout_seconds,
+        root_lifetime=given.root_lifetime,
+        ca_secret=given.ca_secret,
         debug=given.debug,
     )
+
+
+def _duration(text: str) -> timedelta:
+    """Reads a Kubernetes duration; the message of its error is shown to whoever gave it."""
+    try:
+        return timedelta(seconds=seconds(TypeAdapter(Duration).validate_python(text)))
+    except (ValidationError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 90m or 87600h") from None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from outhaul_api.vocabulary import Reason
+from outhaul_api.vocabulary import AUTHORITY_LABEL, Reason
 
 from outhaul_operator.agentstates import RunState, from_termination_message
 from outhaul_operator.cluster import Object
@@ -30,6 +30,8 @@ class Situation:
     reason: Reason
     message: str
     ip: str = ""
+    authority: str | None = None
+    """The fingerprint of the authority that the run was started under, where the pod says it."""
     scheduled: bool = False
     trouble: bool = False
     """Whether it waits for something that may never come, which is worth a word on the AgentAction."""
@@ -60,7 +62,14 @@ def situation(obj: Object) -> Situation:
     if status.get("phase") in {"Failed", "Succeeded"}:
         return _ended(name, status, {})
     if "running" in state and status.get("podIP"):
-        return Situation(Stage.RUNNING, Reason.STARTED, f"pod {name} is running", ip=status["podIP"], scheduled=True)
+        return Situation(
+            Stage.RUNNING,
+            Reason.STARTED,
+            f"pod {name} is running",
+            ip=status["podIP"],
+            authority=obj["metadata"].get("labels", {}).get(AUTHORITY_LABEL),
+            scheduled=True,
+        )
     return _waiting(name, conditions, state.get("waiting", {}))
 
 

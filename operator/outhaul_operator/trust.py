@@ -1,29 +1,32 @@
-"""Certificates: the operator's own authority, one server leaf for each run, and the operator's client leaf.
+"""Certificates: authorities, one server leaf for each run, and the operator's client leaf under each authority.
 
-Pure functions on PEM bytes and the time; who stores what is decided elsewhere. An authority is a signing
-certificate with its key and a bundle of roots: while roots are exchanged the bundle holds the old one beside
-the new one, so runs in flight finish under the root that they started with.
+Pure functions on PEM bytes and the time; which authority signs, and who stores what, is decided in `keyring` and
+`authorities`. A run lives and ends under the authority that it was started with: its agent accepts a client of
+that one alone, and the operator accepts no other for it. So authorities can be exchanged while runs are in flight.
 """
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from outhaul_grpc.layout import CERTIFICATE_FILE, KEY_FILE, OPERATOR_URI, ROOTS_FILE, run_uri, server_name
 from outhaul_grpc.protocol import COLLECT_TIMEOUT, KILL_GRACE
 
-AUTHORITY_LIFETIME = dt.timedelta(days=3650)
 OPERATOR_LIFETIME = dt.timedelta(hours=24)
 CLOCK_SKEW = dt.timedelta(minutes=5)
-"""How far a leaf's validity reaches back, for nodes whose clock is behind."""
+"""How far a certificate's validity reaches back, for nodes whose clock is behind."""
 MARGIN = dt.timedelta(hours=1)
 """For what a run does beside its commands: image pulls before them, storing the outputs after them."""
 
 _AUTHORITY_NAME = "Outhaul operator"
+_CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
+
+SigningKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 
 
 class TrustError(Exception):
@@ -45,28 +48,51 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Authority:
-    """What signs leaves, and the roots that both sides trust."""
+    """What signs leaves. Its certificate is the trust anchor, whoever has signed that one."""
 
     certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey = field(repr=False)
-    bundle: tuple[x509.Certificate, ...]
-    """Every root that is trusted: the signing one and, while roots are exchanged, others."""
+    key: SigningKey = field(repr=False, compare=False)
 
     @property
     def roots(self) -> bytes:
-        """The bundle as PEM."""
-        return b"".join(_pem(certificate) for certificate in self.bundle)
+        """What both sides of a run trust, as PEM: this certificate and no other."""
+        return _pem(self.certificate)
 
-    def to_files(self) -> dict[str, bytes]:
-        """Returns the data of the authority's Secret."""
-        return {
-            CERTIFICATE_FILE: _pem(self.certificate),
-            KEY_FILE: _key_pem(self.key),
-            ROOTS_FILE: self.roots,
-        }
+    @property
+    def key_pem(self) -> bytes:
+        """The private key as PEM."""
+        return _key_pem(self.key)
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells authorities apart; fit for a label."""
+        return fingerprint(self.certificate)
+
+    @property
+    def created(self) -> dt.datetime:
+        """When it was made."""
+        return self.certificate.not_valid_before_utc + CLOCK_SKEW
+
+    @property
+    def ends(self) -> dt.datetime:
+        """When it is over, and with it every leaf that it has signed."""
+        return self.certificate.not_valid_after_utc
 
 
-def create_authority(now: dt.datetime) -> Authority:
+def fingerprint(certificate: x509.Certificate) -> str:
+    """Returns the first half of the certificate's SHA-256 in hex."""
+    return certificate.fingerprint(hashes.SHA256())[:16].hex()
+
+
+def fingerprint_of(roots: bytes) -> str | None:
+    """Returns the fingerprint of the authority that a run's files trust; None where they hold no certificate."""
+    try:
+        return fingerprint(x509.load_pem_x509_certificate(roots))
+    except ValueError:
+        return None
+
+
+def create_authority(now: dt.datetime, lifetime: dt.timedelta = dt.timedelta(days=3650)) -> Authority:
     """Returns a new authority with a root of its own."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _AUTHORITY_NAME)])
@@ -78,39 +104,64 @@ def create_authority(now: dt.datetime) -> Authority:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + AUTHORITY_LIFETIME)
+        .not_valid_after(now + lifetime)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return Authority(certificate, key, (certificate,))
+    return Authority(certificate, key)
 
 
-def load_authority(files: Mapping[str, bytes], now: dt.datetime) -> Authority:
-    """Returns the authority of a Secret's data.
+def load_authority(certificates: bytes, private_key: bytes) -> Authority:
+    """Returns an authority, valid now or not.
+
+    Args:
+        certificates: PEM, the authority's own certificate first; what follows is not needed.
+        private_key: PEM, without a passphrase.
 
     Raises:
-        TrustError: a file is missing or unreadable, key and certificate do not belong together, or the
-            certificate cannot sign leaves now.
+        TrustError: Either is unreadable, they do not belong together, or the certificate may not sign runs' leaves.
     """
-    missing = [name for name in (CERTIFICATE_FILE, KEY_FILE, ROOTS_FILE) if not files.get(name)]
-    if missing:
-        raise TrustError(f"the authority lacks {', '.join(missing)}")
-    certificate = _load_certificates(files[CERTIFICATE_FILE], CERTIFICATE_FILE)[0]
-    bundle = tuple(_load_certificates(files[ROOTS_FILE], ROOTS_FILE))
+    if not certificates.strip() or not private_key.strip():
+        raise TrustError(f"it needs {CERTIFICATE_FILE} and {KEY_FILE}")
     try:
-        key = serialization.load_pem_private_key(files[KEY_FILE], password=None)
-    except (ValueError, TypeError):
-        raise TrustError(f"{KEY_FILE} of the authority is no unencrypted private key in PEM form") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise TrustError(f"{KEY_FILE} of the authority is no elliptic curve key")
+        certificate = x509.load_pem_x509_certificates(certificates)[0]
+    except ValueError:
+        raise TrustError(f"{CERTIFICATE_FILE} holds no certificate in PEM form") from None
+    try:
+        key = serialization.load_pem_private_key(private_key, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise TrustError(f"{KEY_FILE} is no private key in PEM form without a passphrase") from None
+    if not isinstance(key, SigningKey) or (isinstance(key, ec.EllipticCurvePrivateKey) and not _is_usual(key.curve)):
+        raise TrustError(f"{KEY_FILE} has to be an RSA, Ed25519 or ECDSA key (P-256, P-384, P-521)")
     if key.public_key() != certificate.public_key():
-        raise TrustError(f"{KEY_FILE} and {CERTIFICATE_FILE} of the authority do not belong together")
-    if certificate not in bundle:
-        raise TrustError(f"{ROOTS_FILE} of the authority does not hold the certificate of {CERTIFICATE_FILE}")
-    _check_can_sign(certificate, now)
-    return Authority(certificate, key, bundle)
+        raise TrustError(f"{KEY_FILE} and {CERTIFICATE_FILE} do not belong together")
+    _check_may_sign(certificate)
+    return Authority(certificate, key)
+
+
+def check_time(authority: Authority, now: dt.datetime) -> None:
+    """Demands that an authority is valid now.
+
+    Raises:
+        TrustError: It is not; the message says when it is.
+    """
+    start = authority.certificate.not_valid_before_utc
+    if not start <= now < authority.ends:
+        raise TrustError(
+            f"{CERTIFICATE_FILE} is valid from {start.isoformat()} to {authority.ends.isoformat()}, which is not now"
+        )
+
+
+def run_lifetime(timeout: dt.timedelta, linger: dt.timedelta) -> dt.timedelta:
+    """Returns how long the certificate of a run has to be valid.
+
+    Args:
+        timeout: of the run's commands.
+        linger: how long the agent holds its outputs.
+    """
+    return timeout + linger + dt.timedelta(seconds=COLLECT_TIMEOUT + KILL_GRACE) + MARGIN
 
 
 def issue_server(
@@ -134,12 +185,11 @@ def issue_server(
         linger: how long the agent holds its outputs.
         now: the time.
     """
-    beside = dt.timedelta(seconds=COLLECT_TIMEOUT + KILL_GRACE) + MARGIN
     names: list[x509.GeneralName] = [
         x509.DNSName(server_name(run_uid)),
         x509.UniformResourceIdentifier(run_uri(namespace, name, run_uid)),
     ]
-    return _issue(authority, names, ExtendedKeyUsageOID.SERVER_AUTH, timeout + linger + beside, now)
+    return _issue(authority, names, ExtendedKeyUsageOID.SERVER_AUTH, run_lifetime(timeout, linger), now)
 
 
 def issue_operator(authority: Authority, now: dt.datetime) -> Leaf:
@@ -149,17 +199,12 @@ def issue_operator(authority: Authority, now: dt.datetime) -> Leaf:
 
 
 class OperatorIdentity:
-    """The operator's leaf, issued anew when two thirds of its life are over."""
+    """The operator's leaf under one authority, issued anew when two thirds of its life are over."""
 
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
         self._leaf: Leaf | None = None
         self._renew_at: dt.datetime | None = None
-
-    @property
-    def roots(self) -> bytes:
-        """The roots (PEM) that an agent's certificate must come from."""
-        return self._authority.roots
 
     def leaf(self, now: dt.datetime) -> Leaf:
         """Returns the leaf to use for a new connection."""
@@ -177,7 +222,7 @@ def _issue(
     now: dt.datetime,
 ) -> Leaf:
     key = ec.generate_private_key(ec.SECP256R1())
-    not_after = min(now + lifetime, authority.certificate.not_valid_after_utc)
+    not_after = min(now + lifetime, authority.ends)
     not_before = max(now - CLOCK_SKEW, authority.certificate.not_valid_before_utc)
     issuer_key = authority.key.public_key()
     certificate = (
@@ -194,28 +239,25 @@ def _issue(
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
-        .sign(authority.key, hashes.SHA256())
+        .sign(authority.key, None if isinstance(authority.key, ed25519.Ed25519PrivateKey) else hashes.SHA256())
     )
     return Leaf(_pem(certificate), _key_pem(key), not_after)
 
 
-def _check_can_sign(certificate: x509.Certificate, now: dt.datetime) -> None:
-    try:
-        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except x509.ExtensionNotFound:
-        constraints = None
-    if constraints is None or not constraints.ca:
-        raise TrustError(f"{CERTIFICATE_FILE} of the authority is not the certificate of an authority")
-    if not certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc:
-        start, end = certificate.not_valid_before_utc.isoformat(), certificate.not_valid_after_utc.isoformat()
-        raise TrustError(f"{CERTIFICATE_FILE} of the authority is valid from {start} to {end}, which is not now")
+def _check_may_sign(certificate: x509.Certificate) -> None:
+    extensions = {type(one.value): one.value for one in certificate.extensions}
+    constraints = extensions.get(x509.BasicConstraints)
+    if not isinstance(constraints, x509.BasicConstraints) or not constraints.ca:
+        raise TrustError(f"{CERTIFICATE_FILE} is not the certificate of an authority")
+    usage = extensions.get(x509.KeyUsage)
+    if isinstance(usage, x509.KeyUsage) and not usage.key_cert_sign:
+        raise TrustError(f"{CERTIFICATE_FILE} may not sign certificates, by its key usage")
+    if x509.NameConstraints in extensions:
+        raise TrustError(f"{CERTIFICATE_FILE} has name constraints, which the names of runs do not meet")
 
 
-def _load_certificates(pem: bytes, file: str) -> list[x509.Certificate]:
-    try:
-        return x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        raise TrustError(f"{file} of the authority holds no certificate in PEM form") from None
+def _is_usual(curve: ec.EllipticCurve) -> bool:
+    return isinstance(curve, _CURVES)
 
 
 def _key_usage(*, digital_signature: bool, key_cert_sign: bool, crl_sign: bool) -> x509.KeyUsage:
@@ -236,7 +278,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def _key_pem(key: SigningKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

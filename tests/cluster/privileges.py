@@ -118,8 +118,10 @@ def _grants(objects: Iterable[dict[str, Any]], bindings: Iterable[dict[str, Any]
     for binding in bindings:
         for subject in binding.get("subjects", []):
             reference = binding["roleRef"]["kind"], binding["roleRef"]["name"]
-            # A component's role counts in the namespace that it is added to: for its own account that is its own one.
-            own = home or ("other" if subject["namespace"] == OPERATOR_NAMESPACE else "own")
+            # A component's role counts in the namespace that it is added to, unless it names one: for its own account
+            # that is its own one.
+            there = binding["metadata"].get("namespace")
+            own = home or ("other" if subject["namespace"] == OPERATOR_NAMESPACE != there else "own")
             place = "everywhere" if binding["kind"] == "ClusterRoleBinding" else own
             for rule in roles[reference]["rules"]:
                 for group, resource, verb, name in product(

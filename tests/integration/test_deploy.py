@@ -1,6 +1,7 @@
 """`kubectl apply -k deploy` works, and gives the operator the rights that it needs and no others."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import yaml
 from cluster.controlplane import ControlPlane
 from cluster.stack import await_kinds
-from outhaul_operator import authority
+from outhaul_operator import authorities
 
 ROOT = Path(__file__).parents[2]
 Kubectl = Callable[..., str]
@@ -157,12 +158,26 @@ def test_what_the_operator_may_do_anywhere(resource: str, verbs: str, control_pl
 
 
 def test_the_operator_keeps_its_authority_at_home(control_plane: ControlPlane) -> None:
-    """In its own namespace it may make and read the one Secret of its authority, and list none."""
+    """In its own namespace it may make, read and write the one Secret of its authorities, and list none."""
     home = (control_plane, OPERATOR)
-    for verb in ("create", "get"):
-        assert may(*home, verb, "secrets", "outhaul-system", name=authority.SECRET_NAME)
+    for verb in ("create", "get", "update"):
+        assert may(*home, verb, "secrets", "outhaul-system", name=authorities.SECRET_NAME)
     for verb in ("get", "list", "watch"):
         assert not may(*home, verb, "secrets", "outhaul-system")
+
+
+def test_the_component_for_an_own_authority_names_its_secret(kubectl: Kubectl, tmp_path: Path) -> None:
+    """Added to the operator, it has the Deployment read a Secret that its Role lets it read, and no other."""
+    deploy = os.path.relpath(ROOT / "deploy", tmp_path)
+    wanted = {"resources": [f"{deploy}/operator"], "components": [f"{deploy}/components/own-ca"]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
+    objects = {(one["kind"], one["metadata"]["name"]): one for one in rendered(kubectl, str(tmp_path))}
+    (container,) = objects["Deployment", "outhaul-operator"]["spec"]["template"]["spec"]["containers"]
+    (name,) = [one["value"] for one in container["env"] if one["name"] == "OUTHAUL_CA_SECRET"]
+    role = objects["Role", "outhaul-own-ca"]
+    assert role["metadata"]["namespace"] == "outhaul-system"
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["secrets"], "resourceNames": [name], "verbs": ["get"]}]
+    assert {"POD_NAMESPACE", "OUTHAUL_AGENT_IMAGE"} <= {one["name"] for one in container["env"]}
 
 
 def test_the_deployment_is_one_careful_pod(kubectl: Kubectl) -> None:

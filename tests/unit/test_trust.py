@@ -2,11 +2,12 @@
 
 import datetime as dt
 
+import certificates
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import verification
-from outhaul_grpc.layout import CERTIFICATE_FILE, KEY_FILE, ROOTS_FILE
 from outhaul_operator import trust
 from outhaul_operator.trust import Authority, Leaf, OperatorIdentity, TrustError
 
@@ -35,7 +36,7 @@ def certificate(leaf: Leaf) -> x509.Certificate:
 
 def verifier(authority: Authority, now: dt.datetime = NOW) -> verification.PolicyBuilder:
     """Returns a standard verifier that trusts the authority."""
-    return verification.PolicyBuilder().store(verification.Store(list(authority.bundle))).time(now)
+    return verification.PolicyBuilder().store(verification.Store([authority.certificate])).time(now)
 
 
 def test_a_server_leaf_serves_under_its_runs_name(authority: Authority) -> None:
@@ -93,22 +94,18 @@ def test_no_leaf_outlives_its_authority(authority: Authority) -> None:
 
 
 def test_an_authority_survives_being_stored(authority: Authority) -> None:
-    """What is read from a Secret signs as before, and trusts what it trusted."""
-    loaded = trust.load_authority(authority.to_files(), NOW)
-    assert loaded.certificate == authority.certificate
-    assert loaded.roots == authority.roots
-    assert certificate(trust.issue_operator(loaded, NOW)).issuer == authority.certificate.subject
+    """What is read from a Secret signs as before."""
+    loaded = trust.load_authority(authority.roots, authority.key_pem)
+    assert loaded == authority
+    assert loaded.fingerprint == authority.fingerprint
     certificate(trust.issue_operator(loaded, NOW)).verify_directly_issued_by(authority.certificate)
 
 
-def test_a_bundle_trusts_the_old_root_and_signs_with_the_new(authority: Authority) -> None:
-    """While roots are exchanged, leaves of both are accepted."""
-    new = trust.create_authority(NOW)
-    both = Authority(new.certificate, new.key, (new.certificate, authority.certificate))
-    loaded = trust.load_authority(both.to_files(), NOW)
-    for leaf in (trust.issue_operator(loaded, NOW), trust.issue_operator(authority, NOW)):
-        assert verifier(loaded).build_client_verifier().verify(certificate(leaf), [])
-    certificate(trust.issue_operator(loaded, NOW)).verify_directly_issued_by(new.certificate)
+def test_the_roots_of_a_run_tell_its_authority(authority: Authority) -> None:
+    """The file that an agent trusts is enough to know which authority its run was started under."""
+    assert trust.fingerprint_of(authority.roots) == authority.fingerprint
+    assert trust.fingerprint_of(trust.create_authority(NOW).roots) != authority.fingerprint
+    assert trust.fingerprint_of(b"no certificate") is None
 
 
 def test_the_operator_renews_its_leaf_at_two_thirds(authority: Authority) -> None:
@@ -121,38 +118,63 @@ def test_the_operator_renews_its_leaf_at_two_thirds(authority: Authority) -> Non
     assert second.not_after > first.not_after
 
 
-def files(authority: Authority, **changes: bytes) -> dict[str, bytes]:
-    """Returns a Secret's data with some files exchanged."""
-    names = {"crt": CERTIFICATE_FILE, "key": KEY_FILE, "ca": ROOTS_FILE}
-    return {**authority.to_files(), **{names[name]: content for name, content in changes.items()}}
+def own(key: trust.SigningKey, *extensions: x509.ExtensionType) -> Authority:
+    """Returns an authority as somebody else may have made it, signed by a root of theirs, with these extensions."""
+    valid = (NOW - HOUR, NOW + HOUR)
+    return Authority(certificates.certificate(("own", key), ("root", certificates.ecdsa()), valid, extensions), key)
+
+
+IS_CA = x509.BasicConstraints(ca=True, path_length=None)
 
 
 def test_broken_material_is_refused_in_words(authority: Authority) -> None:
     """Each thing that can be wrong with an authority has its message, which shows none of the material."""
-    other = trust.create_authority(NOW)
+    good, other = own(certificates.ecdsa(), IS_CA), own(certificates.ecdsa(), IS_CA)
+    no_ca, no_signer = own(certificates.ecdsa()), own(certificates.ecdsa(), IS_CA, certificates.usage(signs=False))
+    narrow = own(certificates.ecdsa(), IS_CA, x509.NameConstraints([x509.DNSName("corp.example")], None))
+    odd = own(ec.generate_private_key(ec.SECP256K1()), IS_CA)
     leaf = server_leaf(authority)
     cases = {
-        "lacks tls.key": files(authority, key=b""),
-        "holds no certificate": files(authority, crt=b"secret"),
-        "no unencrypted private key": files(authority, key=b"secret"),
-        "do not belong together": files(authority, key=other.to_files()[KEY_FILE]),
-        "does not hold the certificate": files(authority, ca=other.roots),
-        "not the certificate of an authority": {
-            CERTIFICATE_FILE: leaf.certificate,
-            KEY_FILE: leaf.key,
-            ROOTS_FILE: leaf.certificate,
-        },
+        "it needs tls.crt and tls.key": (good.roots, b" "),
+        "holds no certificate": (b"secret", good.key_pem),
+        "no private key in PEM form": (good.roots, b"secret"),
+        "do not belong together": (good.roots, other.key_pem),
+        "has to be an RSA, Ed25519 or ECDSA key": (odd.roots, odd.key_pem),
+        "not the certificate of an authority": (no_ca.roots, no_ca.key_pem),
+        "is not the certificate of an authority": (leaf.certificate, leaf.key),
+        "may not sign certificates": (no_signer.roots, no_signer.key_pem),
+        "name constraints": (narrow.roots, narrow.key_pem),
     }
-    for words, material in cases.items():
+    for words, (roots, key) in cases.items():
         with pytest.raises(TrustError, match=words) as caught:
-            trust.load_authority(material, NOW)
+            trust.load_authority(roots, key)
         assert "secret" not in str(caught.value)
 
 
-def test_an_expired_authority_is_refused(authority: Authority) -> None:
-    """An authority that is over signs nothing."""
-    with pytest.raises(TrustError, match="which is not now"):
-        trust.load_authority(authority.to_files(), NOW + dt.timedelta(days=3651))
+def test_the_first_certificate_of_a_chain_is_the_authority() -> None:
+    """What follows it, as cert-manager writes intermediates, is left alone."""
+    first, second = own(certificates.ecdsa(), IS_CA), own(certificates.ecdsa(), IS_CA)
+    assert trust.load_authority(first.roots + second.roots, first.key_pem) == first
+
+
+def test_a_key_with_a_passphrase_is_refused() -> None:
+    """There is nobody to type it."""
+    good = own(certificates.ecdsa(), IS_CA)
+    locked = good.key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"passphrase"),
+    )
+    with pytest.raises(TrustError, match="without a passphrase"):
+        trust.load_authority(good.roots, locked)
+
+
+def test_an_authority_of_another_time_is_told(authority: Authority) -> None:
+    """One that is over, or not valid yet, is read, and refused where it has to be valid; the message has its dates."""
+    trust.check_time(authority, NOW)
+    for time in (NOW + dt.timedelta(days=3651), NOW - HOUR):
+        with pytest.raises(TrustError, match=r"valid from 2026-01-02T.* to 2035-.*, which is not now"):
+            trust.check_time(authority, time)
 
 
 def test_keys_are_never_shown(authority: Authority) -> None:
@@ -160,4 +182,4 @@ def test_keys_are_never_shown(authority: Authority) -> None:
     leaf = trust.issue_operator(authority, NOW)
     assert "PRIVATE" not in repr(leaf)
     assert "key=" not in repr(authority)
-    assert isinstance(authority.key.curve, ec.SECP256R1)
+    assert isinstance(authority.key, ec.EllipticCurvePrivateKey)

@@ -24,7 +24,7 @@ def start_agent(tmp_path: Path, authority: trust.Authority) -> Iterator[Callable
 
     def start(spec: pb.RunSpec, **changes: Any) -> AgentProcess:
         root = tmp_path / f"agent-{len(started)}"
-        agent = AgentProcess(root=root, spec=spec, authority=authority, **changes)
+        agent = AgentProcess(**{"root": root, "spec": spec, "authority": authority, **changes})
         started.append(agent.start())
         return agent
 
