@@ -160,6 +160,15 @@ class NameReference(Model):
     """The object's name."""
 
 
+class KeptSource(Model):
+    """A copy of what an earlier run was made from; it stands in for what is gone meanwhile."""
+
+    secret_name: ObjectName
+    """The Secret that holds the copy. It is mounted; the run starts without it where it is gone."""
+    required: list[Path] = Field(default=[], max_length=16)
+    """Directories of `copyFrom` without which the run fails: empty, and not in the copy."""
+
+
 class AgentActionSpec(Model):
     """What one run does. The spec cannot be changed; make another AgentAction instead."""
 
@@ -188,6 +197,12 @@ class AgentActionSpec(Model):
     copy_from: list[Path] = Field(default=[], max_length=16)
     """Directories, usually mounted volumes, whose files are copied to the working directory before the first
     command."""
+    keep_source: bool = False
+    """Whether a copy is kept of what the run is made from and does not have in its own spec: the files of `copyFrom`,
+    and variables of `env` that refer to a Secret or a ConfigMap."""
+    kept_source: KeptSource | None = None
+    """The copy that an earlier run has left: it stands in for directories of `copyFrom` that are empty, and for
+    variables whose Secret or ConfigMap is gone."""
     env: list[PodEnvVar] = Field(default=[], max_length=256, json_schema_extra=_MAP_BY_NAME)
     """Variables that every command sees."""
     env_from: list[PreservedObject] = Field(default=[], max_length=64)

@@ -72,6 +72,8 @@ class SecretType(StrEnum):
     """The operator's certificate authorities, in the operator's namespace."""
     RUN = f"{GROUP}/run"
     """What one run's agent reads: its instructions and its TLS material."""
+    SOURCE = f"{GROUP}/source"
+    """The copy of what a run was made from, for an uninstall after that is gone."""
     OUTPUTS = f"{GROUP}/outputs"
     """The outputs of one run, or the latest outputs of an Installation."""
 
@@ -219,6 +221,8 @@ class ActionCondition(StrEnum):
     """True: the run has failed; the reason says where."""
     OUTPUTS_COLLECTED = "OutputsCollected"
     """True: the outputs are stored in the cluster."""
+    SOURCE_KEPT = "SourceKept"
+    """True: a copy of what the run was made from is kept; only on runs that are made from more than their own spec."""
 
 
 class Reason(StrEnum):
@@ -253,6 +257,11 @@ class Reason(StrEnum):
     NO_AGENT_IMAGE = "NoAgentImage"
     RUN_FAILED = "RunFailed"
     UNINSTALL_FAILED = "UninstallFailed"
+    SOURCE_KEPT = "SourceKept"
+    SOURCE_NOT_KEPT = "SourceNotKept"
+    """There is no copy of what the run was made from: an uninstall needs what the spec refers to."""
+    SOURCE_TOO_LARGE = "SourceTooLarge"
+    """As SourceNotKept, since the copy would be larger than it may be."""
     SOURCE_MISSING = "SourceMissing"
     """What an uninstall is made from is gone, and there is no copy of it."""
     NAME_TAKEN = "NameTaken"

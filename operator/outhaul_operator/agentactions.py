@@ -40,6 +40,8 @@ def agent_action(installation: Installation, run: RunReference, plan: Plan) -> O
         non_sensitive=installation.spec.outputs.non_sensitive,
         files=plan.files,
         copy_from=plan.copy_from,
+        keep_source=run.action in {Action.INSTALL, Action.UPGRADE} and _is_made_from_references(plan),
+        kept_source=plan.kept_source,
         env=plan.env,
         volumes=plan.volumes,
         volume_mounts=plan.volume_mounts,
@@ -64,6 +66,10 @@ def agent_action(installation: Installation, run: RunReference, plan: Plan) -> O
         "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
         | {"action": run.action},
     }
+
+
+def _is_made_from_references(plan: Plan) -> bool:
+    return bool(plan.copy_from) or any(variable.value_from is not None for variable in plan.env)
 
 
 def parse_actions(objects: Iterable[Object]) -> list[AgentAction]:

@@ -6,7 +6,7 @@
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase, Reason
 
-from outhaul_operator import configs, endings, engines, events, inputs, launches, needs, outcomes, publishing
+from outhaul_operator import configs, endings, engines, events, inputs, launches, lending, needs, outcomes, publishing
 from outhaul_operator.agentactions import agent_action
 from outhaul_operator.cluster import AlreadyExistsError, Kind, Object, RefusedError
 from outhaul_operator.decisions import Due, InFlight, belongs, next_run, reference_of
@@ -73,6 +73,7 @@ def _add_inputs(this: Pass, plan: Plan, action: Action) -> None:
         newest = max(before, key=lambda one: reference_of(one).number, default=None)
         if newest is not None:
             inputs.add_as_before(plan, newest.spec, plan.input_prefix)
+        lending.lend(plan, this.actions)
 
 
 async def _create(this: Pass, body: Object) -> AgentAction:

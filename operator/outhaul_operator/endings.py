@@ -5,7 +5,7 @@
 
 from outhaul_api.vocabulary import Action, ActionPhase, DeletionPolicy, OutputPhase
 
-from outhaul_operator import finalizers, latest, outcomes, publishing
+from outhaul_operator import finalizers, latest, lending, outcomes, publishing
 from outhaul_operator.decisions import Due, next_run
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.passes import Pass
@@ -28,6 +28,7 @@ async def end(this: Pass) -> Outcome | None:
     if this.is_deleting:
         await release(this)
         return None
+    await lending.drop(this, this.actions)
     binding = this.installation.status.binding
     if binding is not None:
         await latest.withdraw_latest(this.cluster, this.namespace, binding.name, this.installation.metadata.uid)

@@ -204,7 +204,7 @@ def add(
         if value is None:
             continue
         if one.file is not None and isinstance(value, Reference):
-            mount = f"{FILES_DIR}/{index}"
+            mount = f"{FILES_DIR}/{one.name}"
             volume = value.to_volume(one.file)
             if optional:
                 volume = {kind: _optional(source) for kind, source in volume.items()}

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
-from outhaul_operator import dependencies, dispatches, endings, history, needs, outcomes, showing, standings
+from outhaul_operator import dependencies, dispatches, endings, history, lending, needs, outcomes, showing, standings
 from outhaul_operator.agentactions import parse_actions
 from outhaul_operator.context import Context
 from outhaul_operator.decisions import Absent, BackingOff, Decision, Due, InFlight, Settled, Suspended
@@ -126,6 +126,7 @@ async def _act(this: Pass, decision: Decision, *, check: bool) -> Outcome | None
         case Settled() | BackingOff() | Suspended():
             if decision.run is not None:
                 await endings.hold(this)
+                await lending.drop(this, lending.superseded(this.actions))
                 await history.prune(this.cluster, this.installation, this.actions)
                 await showing.keep(this, check=check)
             return outcomes.at_rest(decision, this.action, this.installation)

@@ -41,6 +41,11 @@ def run_secret_name(run: str) -> str:
     return f"{run}-run"
 
 
+def source_secret_name(run: str) -> str:
+    """Returns the name of the Secret with the copy of what a run was made from."""
+    return f"{run}-source"
+
+
 def output_secret_name(run: str, shard: int) -> str:
     """Returns the name of a run's output Secret: what does not fit into the first goes on in `-1`, `-2` and so on."""
     return f"{run}-outputs" + (f"-{shard}" if shard else "")

@@ -13,6 +13,7 @@ from outhaul_api.vocabulary import (
     SecretType,
 )
 from outhaul_grpc import layout
+from outhaul_grpc.protocol import MAX_SOURCE_BYTES
 from outhaul_grpc.v1 import agent_pb2 as pb
 
 from outhaul_operator import __version__, names, ownership
@@ -49,9 +50,18 @@ def commands_of(spec: AgentActionSpec) -> list[Command]:
     return spec.commands
 
 
+def variables_by_reference(spec: AgentActionSpec) -> list[str]:
+    """Returns the names of the variables that come from a Secret or a ConfigMap."""
+    kinds = {"secretKeyRef", "configMapKeyRef"}
+    return [one.name for one in spec.env if one.value_from is not None and kinds & one.value_from.keys()]
+
+
 def run_spec(action: AgentAction, config: AgentConfigSpec) -> pb.RunSpec:
     """Returns what the agent reads: the action without anything that only Kubernetes needs."""
     spec = action.spec
+    referred = variables_by_reference(spec)
+    keep = pb.Keep(variables=referred, max_bytes=MAX_SOURCE_BYTES) if spec.keep_source else None
+    kept = pb.Kept(variables=referred, required=spec.kept_source.required) if spec.kept_source is not None else None
     return pb.RunSpec(
         protocol_versions=layout.PROTOCOL_VERSIONS,
         operator_version=__version__,
@@ -77,6 +87,8 @@ def run_spec(action: AgentAction, config: AgentConfigSpec) -> pb.RunSpec:
         declare=[_declaration(one) for one in spec.declare],
         non_sensitive=spec.non_sensitive,
         stop_grace_seconds=_stop_grace_seconds(config),
+        keep=keep,
+        kept=kept,
     )
 
 
@@ -160,6 +172,7 @@ def pod(action: AgentAction, config: AgentConfigSpec, image: str) -> Object:
                 },
                 {"name": "work", "emptyDir": {}},
                 {"name": "tmp", "emptyDir": {}},
+                *_kept_volume(action.spec),
                 *action.spec.volumes,
             ],
         },
@@ -176,6 +189,14 @@ def pod(action: AgentAction, config: AgentConfigSpec, image: str) -> Object:
         result["metadata"]["annotations"] = annotations
     result["spec"]["restartPolicy"] = "Never"
     return result
+
+
+def _kept_volume(spec: AgentActionSpec) -> list[Object]:
+    if spec.kept_source is None:
+        return []
+    # Deleted by somebody, it keeps nothing from being uninstalled whose source is there.
+    secret = {"secretName": spec.kept_source.secret_name, "optional": True, "defaultMode": 0o440}
+    return [{"name": "kept", "secret": secret}]
 
 
 def _checked_template(template: Object) -> Object:
@@ -224,6 +245,8 @@ def _container(action: AgentAction, config: AgentConfigSpec, image: str) -> Obje
             *action.spec.volume_mounts,
         ],
     }
+    if action.spec.kept_source is not None:
+        container["volumeMounts"].append({"name": "kept", "mountPath": layout.KEPT_DIR, "readOnly": True})
     if action.spec.env_from:
         container["envFrom"] = action.spec.env_from
     if config.pull_policy is not None:

@@ -37,6 +37,7 @@ from outhaul_operator.cluster import (
     RefusedError,
 )
 from outhaul_operator.context import Context
+from outhaul_operator.keeping import Keeper
 from outhaul_operator.podwarnings import LOOK_AGAIN_S, PodWarnings, is_set
 from outhaul_operator.results import Results
 from outhaul_operator.situations import Situation, Stage
@@ -108,6 +109,8 @@ class _Run:
         self._obj = obj
         self._status = statuses.read(obj)
         self._results = Results(context)
+        self._keeper = Keeper(context.cluster)
+        self._action: AgentAction | None = None
         self._where_to_look = ""
         self._warnings = PodWarnings(context.cluster)
         self._redial_s, self._longest_redial_s = _REDIAL_S
@@ -115,8 +118,8 @@ class _Run:
 
     async def carry_out(self) -> None:
         try:
-            action = validation.parse_action(self._obj)
-            await self._through(action)
+            self._action = validation.parse_action(self._obj)
+            await self._through(self._action)
         except RunFailedError as error:
             await self._end(statuses.failed(self._status, error.reason, error.message))
         except (WaitingError, StalledError) as error:
@@ -231,7 +234,8 @@ class _Run:
                 provenance.agent_version = (await agent.info()).agent_version
                 self._redial_s = _REDIAL_S[0]
                 self._status = statuses.running(self._status, situation, names.pod_name(action.metadata.name))
-                state = self._explained(await self._follow(agent))
+                state = self._explained(await self._follow(action, agent))
+                self._status = await self._keeper.keep(action, agent, self._status)
                 infos = await agent.outputs()
                 outputs = [await agent.read(info) for info in infos]
                 final = await self._results.store(action, self._status, state, outputs, provenance)
@@ -257,8 +261,8 @@ class _Run:
             return state
         return dataclasses.replace(state, message=f"{state.message} ({self._where_to_look})")
 
-    async def _follow(self, agent: agents.Agent) -> RunState:
-        """Returns the run's final state; writes its progress on the way, not too often."""
+    async def _follow(self, action: AgentAction, agent: agents.Agent) -> RunState:
+        """Returns the run's final state; keeps its source and writes its progress on the way, not too often."""
         newest: RunState | None = None
         arrived = asyncio.Event()
 
@@ -278,6 +282,8 @@ class _Run:
             while not reader.done():
                 await arrived.wait()
                 arrived.clear()
+                if newest is not None and newest.phase is ActionPhase.RUNNING:
+                    self._status = await self._keeper.keep(action, agent, self._status)
                 pause = written_at + _PROGRESS_S - time.monotonic()
                 if pause > 0:
                     await asyncio.wait({reader}, timeout=pause)
@@ -331,6 +337,8 @@ class _Run:
             await self._say("Warning", Reason(status.reason), status.message or "")
 
     async def _end(self, status: AgentActionStatus) -> None:
+        if self._action is not None:
+            status = await self._keeper.settle(self._action, status)
         await self._note(status.model_copy(update={"finished_at": status.finished_at or now()}))
         if status.phase is not ActionPhase.SUCCEEDED:
             await self._say("Warning", Reason(status.reason or Reason.RUN_FAILED), status.message or "")

@@ -32,6 +32,23 @@ def _with(
     return result
 
 
+def tells_of_source(status: AgentActionStatus) -> bool:
+    """Tells whether it is settled if a copy of the run's source is kept."""
+    return any(one.type == ActionCondition.SOURCE_KEPT for one in status.conditions)
+
+
+def source_kept(status: AgentActionStatus, name: str) -> AgentActionStatus:
+    """A copy of what the run is made from is in a Secret of this name."""
+    message = f"a copy of what the run was made from is in Secret {name}"
+    return _with(status, (ActionCondition.SOURCE_KEPT, True, Reason.SOURCE_KEPT, message))
+
+
+def source_not_kept(status: AgentActionStatus, why: str, reason: Reason = Reason.SOURCE_NOT_KEPT) -> AgentActionStatus:
+    """No copy is kept of what the run is made from, and this is why."""
+    message = f"no copy is kept of what the run was made from: {why}; an uninstall needs what the spec refers to"
+    return _with(status, (ActionCondition.SOURCE_KEPT, False, reason, message))
+
+
 def pending(
     status: AgentActionStatus, reason: Reason, message: str, *, pod: Situation | None = None
 ) -> AgentActionStatus:

@@ -1,6 +1,7 @@
 """A value that is sensitive is in Secrets and nowhere else: not in any other object, not in a log, not on the way."""
 
 import base64
+import gzip
 import json
 import uuid
 
@@ -88,6 +89,29 @@ def test_terraform_s_secret_is_only_in_secrets(tenant: Objects, stack: Stack, ca
     assert_absent(canary, objects, "an object")
     assert_absent(canary, (stack.control_plane.root / "log/operator.log").read_text(), "the operator's log")
     assert_absent(canary, stack.container_log(tenant.namespace, run), "the agent's log")
+
+
+def test_a_kept_source_is_only_in_secrets(objects: Objects, stack: Stack, canary: str) -> None:
+    """What is kept of a source and of inputs, for an uninstall, is in no other object, no event and no log."""
+    objects.create("Secret", "origin", stringData={"token": canary, "script": f"# {canary}\ntrue"})
+    command = {"name": "main", "command": ["sh", "script"]}
+    objects.install(
+        "service",
+        engine="exec",
+        source={"secretRef": {"name": "origin"}},
+        inputs=[{"name": "token", "secretKeyRef": {"name": "origin", "key": "token"}}],
+        commands={"install": [command], "uninstall": [command, {"name": "stay", "command": ["false"]}]},
+    )
+    run = objects.ready("service")["status"]["action"]["name"]
+    copy = gzip.decompress(objects.secret(f"{run}-source")["source.tar.gz"])
+    assert copy.count(canary.encode()) == 3
+    objects.delete("Secret", "origin")
+    objects.delete("Installation", "service")
+    objects.condition("Installation", "service", "Stalled", "True", "UninstallFailed")
+    assert_absent(canary, everything_but_secrets(objects), "an object")
+    assert_absent(canary, (stack.control_plane.root / "log/operator.log").read_text(), "the operator's log")
+    for pod, log in stack.container_logs(objects.namespace).items():
+        assert_absent(canary, log, f"the log of {pod}")
 
 
 def test_an_error_shows_no_value(objects: Objects, stack: Stack, canary: str) -> None:

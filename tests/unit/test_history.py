@@ -44,3 +44,18 @@ def test_what_is_too_old(limit: int, phases: list[str | None], current: int | No
     for order in (1, -1):
         found = expired(shop, runs(*phases)[::order])
         assert [one.metadata.name for one in found] == [f"run-{number}" for number in gone]
+
+
+def test_the_source_of_what_is_installed_is_kept() -> None:
+    """The run whose copy of its source an uninstall would use stays, when newer ones have only read outputs again."""
+    condition = {
+        "type": "SourceKept",
+        "status": "True",
+        "reason": "SourceKept",
+        "lastTransitionTime": "2020-01-01T00:00:00Z",
+    }
+    first, *others = runs(OK, OK, OK)
+    first = first.model_copy(update={"status": first.status.model_validate({"phase": OK, "conditions": [condition]})})
+    last = {"name": "run-3", "action": "recollect", "generation": 1, "digest": "d"}
+    shop = installation({"outputs": {"historyLimit": 1}}, {"lastSucceeded": last})
+    assert [one.metadata.name for one in expired(shop, [first, *others])] == ["run-2"]

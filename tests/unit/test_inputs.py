@@ -235,8 +235,8 @@ def test_a_file_is_a_volume() -> None:
     plan = plan_with(Reference("configMap", "c", "k"), file="etc/x")
     items = [{"key": "k", "path": "etc/x"}]
     assert plan.volumes == [{"name": "input-0", "configMap": {"name": "c", "items": items}}]
-    assert plan.volume_mounts == [{"name": "input-0", "mountPath": "/outhaul/inputs/0", "readOnly": True}]
-    assert plan.copy_from == ["/outhaul/inputs/0"]
+    assert plan.volume_mounts == [{"name": "input-0", "mountPath": "/outhaul/inputs/in", "readOnly": True}]
+    assert plan.copy_from == ["/outhaul/inputs/in"]
     assert plan.env == []
 
 
@@ -276,7 +276,7 @@ def test_an_uninstall_has_what_the_run_before_had() -> None:
     (volume,) = plan.volumes
     assert volume["secret"]["optional"] is True
     assert volume["secret"]["items"] == [{"key": "f", "path": "etc/x"}]
-    assert plan.copy_from == ["/outhaul/inputs/0"]
+    assert plan.copy_from == ["/outhaul/inputs/in"]
 
 
 def test_an_uninstall_has_what_can_be_told() -> None:

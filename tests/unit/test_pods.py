@@ -339,6 +339,29 @@ def test_the_agent_reads_what_the_run_says() -> None:
     assert (spec.timeout_seconds, spec.linger_seconds) == (7200, 90)
 
 
+def test_the_agent_is_asked_for_a_copy_of_its_source() -> None:
+    """Only where the run says so, with the variables that refer to something, within the bounds of a Secret."""
+    assert not spec_of(run_secret(action(FULL))).HasField("keep")
+    keep = spec_of(run_secret(action({**FULL, "keepSource": True}))).keep
+    assert list(keep.variables) == ["SECRET"]
+    assert 0 < keep.max_bytes < 1024 * 1024
+
+
+def test_the_copy_of_an_earlier_run_is_mounted() -> None:
+    """The pod has the copy, if it is there, and the agent is told what it may stand in for, and what must be there."""
+    kept = {"secretName": "shop-1-source", "required": ["/outhaul/source"]}
+    pod = build({**FULL, "keptSource": kept})
+    check(pod)
+    (volume,) = [one for one in pod["spec"]["volumes"] if one["name"] == "kept"]
+    assert volume["secret"] == {"secretName": "shop-1-source", "optional": True, "defaultMode": 0o440}
+    mount = {"name": "kept", "mountPath": layout.KEPT_DIR, "readOnly": True}
+    assert mount in agent_of(pod)["volumeMounts"]
+    told = spec_of(run_secret(action({**FULL, "keptSource": kept}))).kept
+    assert (list(told.variables), list(told.required)) == (["SECRET"], ["/outhaul/source"])
+    assert not [one for one in build(FULL)["spec"]["volumes"] if one["name"] == "kept"]
+    assert not spec_of(run_secret(action(FULL))).HasField("kept")
+
+
 def test_porters_form_is_one_command() -> None:
     """`command` with `args` is one step called `run`."""
     (only,) = spec_of(run_secret(action({"command": ["porter"], "args": ["install", "x"]}))).commands

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from outhaul_api.agentaction import Command, OutputSource, PodEnvVar
+from outhaul_api.agentaction import Command, KeptSource, OutputSource, PodEnvVar
 from outhaul_api.installation import Installation, Source
 from outhaul_api.vocabulary import Reason
 from pydantic.alias_generators import to_camel
@@ -31,6 +31,7 @@ class Plan:
     volumes: list[dict[str, Any]] = field(default_factory=list)
     volume_mounts: list[dict[str, Any]] = field(default_factory=list)
     copy_from: list[str] = field(default_factory=list)
+    kept_source: KeptSource | None = None
     input_prefix: str = "OUTHAUL_INPUT_"
     """What comes before an input's name in its variable's."""
 
