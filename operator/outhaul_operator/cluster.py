@@ -5,7 +5,7 @@ authentication, connection pool); its typed models are not used, since half of o
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from enum import Enum
 from typing import Any, Self
 from urllib.parse import quote, urlencode
@@ -23,6 +23,8 @@ Objects = list[Object]
 
 UNPROCESSABLE = 422
 """The status of a patch whose test failed, and of an object that is invalid."""
+
+LEASES = "coordination.k8s.io/v1"
 
 _REQUEST_TIMEOUT_S = 30
 _MAX_MESSAGE = 1000
@@ -46,6 +48,7 @@ class Kind(Enum):
     SECRET = ("api/v1", "secrets")
     CONFIG_MAP = ("api/v1", "configmaps")
     EVENT = ("api/v1", "events")
+    LEASE = (f"apis/{LEASES}", "leases")
     ACCESS_REVIEW = ("apis/authorization.k8s.io/v1", "selfsubjectaccessreviews")
 
 
@@ -91,6 +94,8 @@ class Cluster:
 
     def __init__(self, api: client.ApiClient) -> None:
         self._api = api
+        self.may_write: Callable[[], bool] = lambda: True
+        """Asked before each change of anything but a Lease: who has lost leadership changes nothing more."""
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None) -> Self:
@@ -179,29 +184,52 @@ class Cluster:
         return await self._json("PATCH", kind, namespace, name, body=operations, query=query, content_type=JSON_PATCH)
 
     async def apply_status(self, kind: Kind, obj: Object, status: Object) -> Object:
-        """Makes an object's status exactly `status`.
+        """Makes an object's status exactly `status`, if it still is as in `obj`.
 
         By a JSON patch: where server-side apply takes an object out of a status, old servers (1.20) leave null in its
         place, and refuse that.
 
         Raises:
-            RefusedError: The object of that name is not the one of `obj` any more (by uid), or the status is invalid.
+            ConflictError: The object of that name is another one, or its status was written since it was read.
+            RefusedError: The status is invalid.
         """
         metadata = obj["metadata"]
         operations = [
             {"op": "test", "path": "/metadata/uid", "value": metadata["uid"]},
+            # That there is none cannot be tested.
+            {"op": "test", "path": "/status", "value": obj["status"]}
+            if obj.get("status")
+            else {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
             {"op": "add", "path": "/status", "value": status},
         ]
-        return await self._json(
-            "PATCH",
-            kind,
-            metadata["namespace"],
-            metadata["name"],
-            subresource="status",
-            body=operations,
-            query={"fieldManager": MANAGER},
-            content_type=JSON_PATCH,
-        )
+        try:
+            return await self._json(
+                "PATCH",
+                kind,
+                metadata["namespace"],
+                metadata["name"],
+                subresource="status",
+                body=operations,
+                query={"fieldManager": MANAGER},
+                content_type=JSON_PATCH,
+            )
+        except RefusedError as error:
+            if error.status == UNPROCESSABLE and await self._has_changed(kind, obj):
+                raise ConflictError(
+                    f"patch {kind.value[1]} {metadata['namespace']}/{metadata['name']}/status",
+                    error.status,
+                    "it has changed since it was read",
+                ) from error
+            raise
+
+    async def _has_changed(self, kind: Kind, obj: Object) -> bool:
+        metadata = obj["metadata"]
+        current = await self.get(kind, metadata["namespace"], metadata["name"])
+        if current["metadata"]["uid"] != metadata["uid"]:
+            return True
+        if obj.get("status"):
+            return bool(current.get("status") != obj["status"])
+        return bool(current["metadata"]["resourceVersion"] != metadata["resourceVersion"])
 
     async def merge(self, kind: Kind, namespace: str, name: str, body: Object) -> Object:
         """Applies a JSON merge patch."""
@@ -313,6 +341,8 @@ class Cluster:
         what = f"{method.lower()} {kind.value[1]} {'/'.join(part for part in (namespace, name, subresource) if part)}"
         if name is None and isinstance(body, dict):
             what += f"/{body['metadata'].get('name', '')}"
+        if method != "GET" and kind not in {Kind.LEASE, Kind.ACCESS_REVIEW} and not self.may_write():
+            raise UnavailableError(what, 0, "this operator does not lead any more")
         url = self._url(kind, namespace, name, subresource, query)
         headers = {"Content-Type": content_type, "Accept": accept}
         response = await self._request(method, url, body, headers, what)

@@ -55,8 +55,11 @@ class Operator:
         self._view = View(_controller)
         self._graph = Graph()
 
-    async def run(self) -> None:
+    async def run(self, stop: asyncio.Event) -> None:
         """Works until it is told to stop, or until a watch fails for good: then Kubernetes starts it again.
+
+        Args:
+            stop: Set where it is to stop. While it works kopf takes SIGTERM and SIGINT for that as well.
 
         Raises:
             MissingKindsError: The CustomResourceDefinitions are not installed; kopf would wait for them silently.
@@ -83,6 +86,8 @@ class Operator:
         self._is_prepared = True
 
         async def close(**_: Any) -> None:
+            # kopf has a task that waits for it, and would wait for that.
+            stop.set()
             await self._installations.close()
             await self._runs.close()
             await references.close()
@@ -96,6 +101,7 @@ class Operator:
                 settings=handlers.kopf_settings(patience_s),
                 clusterwide=not namespaces,
                 namespaces=namespaces,
+                stop_flag=stop,
             )
         finally:
             for task in beside:

@@ -25,6 +25,8 @@ ProcessCollector(registry=REGISTRY)
 BUILD_INFO = Gauge("outhaul_build_info", "Always 1; the label says which version runs.", ["version"], registry=REGISTRY)
 BUILD_INFO.labels(__version__).set(1)
 
+LEADER = Gauge("outhaul_leader", "1 where this operator leads, 0 where it waits.", registry=REGISTRY)
+
 API_REQUESTS = Counter(
     "outhaul_api_requests_total",
     "Requests to the API server that have ended. The code of one without an answer is `none`.",

@@ -2,6 +2,8 @@
 
 import argparse
 import os
+import secrets
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +18,10 @@ class Settings:
 
     namespace: str
     """The operator's own namespace: its authority, and the AgentConfig that applies to all."""
+    identity: str
+    """Tells this process from every other that runs; a pod's name, since one process of it runs at a time."""
+    lease_seconds: float
+    """How long a leader that is not heard of is waited for."""
     agent_image: str | None
     """The agent's image where no AgentConfig names one."""
     watch_namespaces: tuple[str, ...]
@@ -47,6 +53,17 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         "--operator-namespace",
         default=os.environ.get("POD_NAMESPACE", "outhaul-system"),
         help="the operator's own namespace (POD_NAMESPACE; default outhaul-system)",
+    )
+    parser.add_argument(
+        "--identity",
+        default=os.environ.get("POD_NAME") or f"{socket.gethostname()}-{secrets.token_hex(4)}",
+        help="what no other operator that runs is called (POD_NAME; default: the host's name and something random)",
+    )
+    parser.add_argument(
+        "--lease-seconds",
+        type=float,
+        default=float(os.environ.get("OUTHAUL_LEASE_SECONDS", "15")),
+        help="how long a leader that is not heard of is waited for (OUTHAUL_LEASE_SECONDS; default 15)",
     )
     parser.add_argument(
         "--agent-image",
@@ -94,6 +111,8 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     given = parser.parse_args(arguments)
     return Settings(
         namespace=given.operator_namespace,
+        identity=given.identity,
+        lease_seconds=given.lease_seconds,
         agent_image=given.agent_image,
         watch_namespaces=tuple(given.namespace),
         kubeconfig=given.kubeconfig,

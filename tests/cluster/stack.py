@@ -26,7 +26,6 @@ OPERATOR_NAMESPACE = "outhaul-system"
 KUBELET, OPERATOR = "kubelet", "operator"
 OPERATOR_ACCOUNT = "outhaul-operator"
 
-_HTTP_PORT = "operator.port"
 _TOKEN_SECONDS = 365 * 86400  # the operator has no kubelet that would renew its token
 _TOKEN_LEFT = 86400
 
@@ -110,15 +109,16 @@ class Stack:
 
         waiting.until(ready, what="the stand-in kubelet's node is ready", timeout=60)
 
-    def start_operator(self, *options: str, server: str | None = None) -> Process:
-        """Starts the operator unless it runs, and waits until it is ready.
+    def start_operator(self, *options: str, server: str | None = None, name: str = OPERATOR) -> Process:
+        """Starts an operator unless it runs, and waits until it is ready: it leads, or another one does.
 
         Args:
             options: further ones of its command line.
             server: the API server's URL, where that is behind a proxy.
+            name: tells it from others, as a pod's name does.
         """
         plane = self.control_plane
-        found = plane.processes.find(OPERATOR)
+        found = plane.processes.find(name)
         if found is not None:
             if _seconds_left(self._operator_kubeconfig) > _TOKEN_LEFT:
                 return found
@@ -128,30 +128,32 @@ class Stack:
         (port,) = ports.free(1)
         command = [sys.executable, "-m", "outhaul_operator", "--kubeconfig", str(self._operator_kubeconfig)]
         command += ["--operator-namespace", OPERATOR_NAMESPACE, "--agent-image", "outhaul-agent"]
-        command += ["--http-port", str(port), *options]
+        # One that is killed and started again is known by its name, so nobody waits for the end of its Lease; and on a
+        # machine with much to do a leader is not too slow to renew it.
+        command += ["--http-port", str(port), "--identity", name, "--lease-seconds", "60", *options]
         temporary = plane.root / "tmp"  # a killed operator leaves a file there
         temporary.mkdir(exist_ok=True)
-        process = plane.processes.start(OPERATOR, command, env={"TMPDIR": str(temporary)})
+        process = plane.processes.start(name, command, env={"TMPDIR": str(temporary)})
 
-        (self.control_plane.root / _HTTP_PORT).write_text(str(port))
+        self._port_file(name).write_text(str(port))
 
         def ready() -> bool:
             _check(process)
             try:
-                return self.operator_answer("/readyz")[0] == http.HTTPStatus.OK
+                return self.operator_answer("/readyz", name)[0] == http.HTTPStatus.OK
             except (OSError, http.client.HTTPException):
                 return False
 
         waiting.until(ready, what="the operator to be ready", timeout=60)
         return process
 
-    def operator_answer(self, path: str) -> tuple[int, str]:
-        """What the operator answers to a GET of its own endpoints: the status, and the text.
+    def operator_answer(self, path: str, name: str = OPERATOR) -> tuple[int, str]:
+        """What an operator answers to a GET of its own endpoints: the status, and the text.
 
         Raises:
             OSError: nobody answers.
         """
-        port = int((self.control_plane.root / _HTTP_PORT).read_text())
+        port = int(self._port_file(name).read_text())
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
             connection.request("GET", path)
@@ -160,12 +162,16 @@ class Stack:
         finally:
             connection.close()
 
-    def kill_operator(self) -> None:
-        """Ends the operator as a crash would (SIGKILL)."""
-        process = self.control_plane.processes.find(OPERATOR)
+    def operator_leads(self, name: str = OPERATOR) -> bool:
+        """Whether an operator leads, by its own account."""
+        return "\nouthaul_leader 1.0\n" in self.operator_answer("/metrics", name)[1]
+
+    def kill_operator(self, name: str = OPERATOR) -> None:
+        """Ends an operator as a crash would (SIGKILL)."""
+        process = self.control_plane.processes.find(name)
         if process is not None:
             process.kill()
-            self.control_plane.processes.stop(OPERATOR)
+            self.control_plane.processes.stop(name)
 
     def restart_operator(self, *options: str) -> None:
         """Ends the operator in order and starts it again, with these further options."""
@@ -181,6 +187,9 @@ class Stack:
         """What the containers of a name have printed, by pod, also of pods that are gone."""
         files = self._container_logs.glob(f"{namespace}_*_{container}.log")
         return {file.name.split("_")[1]: file.read_text(errors="replace") for file in files}
+
+    def _port_file(self, name: str) -> Path:
+        return self.control_plane.root / f"{name}.port"
 
     @property
     def _container_logs(self) -> Path:

@@ -15,6 +15,7 @@ from cluster.errors import NotInTime
 from cluster.objects import Objects, condition_of
 from cluster.stack import OPERATOR_NAMESPACE, REPOSITORY, operator_user
 from cluster.waiting import until
+from outhaul_operator.leadership import LEASE
 
 Json = dict[str, Any]
 
@@ -47,7 +48,7 @@ class Deployment:
         self._operator_image, self._agent_image = operator_image, agent_image
         self._terraform_image = terraform_image
         self.restarts_at_first = 0
-        """How often the operator had to be started again until it was first available."""
+        """How often operators had to be started again until they were first available."""
 
     def kubectl(self, *arguments: str, **options: Any) -> str:
         """Runs kubectl as the cluster's administrator."""
@@ -66,14 +67,15 @@ class Deployment:
             self.wait_until_available()
         except NotInTime as error:
             raise NotInTime(f"{error}; the end of its log:\n{self.operator_log()[-4000:]}") from None
-        self.restarts_at_first = self.operator_pod()["status"]["containerStatuses"][0]["restartCount"]
+        statuses = [pod["status"]["containerStatuses"][0] for pod in self._operator_pods()]
+        self.restarts_at_first = sum(status["restartCount"] for status in statuses)
 
     def uninstall(self) -> None:
         """Deletes what `install` applied, and does not wait."""
         self.kubectl("delete", "--wait=false", "--ignore-not-found", "-k", str(self._operator_overlay()))
 
     def wait_until_available(self) -> None:
-        """Waits until the Deployment has its one pod, ready."""
+        """Waits until the Deployment has both its pods, ready."""
 
         def available() -> bool:
             path = f"/apis/apps/v1/namespaces/{OPERATOR_NAMESPACE}/deployments/outhaul-operator"
@@ -85,18 +87,23 @@ class Deployment:
         until(available, what="the operator to be available", timeout=90)
 
     def operator_pod(self) -> Json:
-        """Waits until there is one pod of the operator, not on its way out, and returns it."""
+        """Waits until one of the operator's pods leads, and is not on its way out, and returns it."""
 
-        def one() -> Json | None:
-            path = f"/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods?labelSelector={OPERATOR_LABEL}"
-            items: list[Json] = self.control_plane.request("GET", path)["items"]
-            left = [pod for pod in items if not pod["metadata"].get("deletionTimestamp")]
-            return left[0] if len(left) == 1 and left[0]["status"].get("containerStatuses") else None
+        def leader() -> Json | None:
+            path = f"/apis/coordination.k8s.io/v1/namespaces/{OPERATOR_NAMESPACE}/leases/{LEASE}"
+            name = self.control_plane.request("GET", path)["spec"].get("holderIdentity")
+            pods = [pod for pod in self._operator_pods() if pod["metadata"]["name"] == name]
+            return pods[0] if pods and pods[0]["status"].get("containerStatuses") else None
 
-        return until(one, what="one pod of the operator", timeout=60)
+        return until(leader, what="a pod of the operator that leads", timeout=60)
+
+    def _operator_pods(self) -> list[Json]:
+        path = f"/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods?labelSelector={OPERATOR_LABEL}"
+        items: list[Json] = self.control_plane.request("GET", path)["items"]
+        return [pod for pod in items if not pod["metadata"].get("deletionTimestamp")]
 
     def operator_process(self) -> int:
-        """Waits for the operator's process on this machine, and returns its number."""
+        """Waits for the process on this machine of the operator that leads, and returns its number."""
         uid = self.operator_pod()["metadata"]["uid"]
 
         def look() -> int | None:
@@ -113,7 +120,7 @@ class Deployment:
         return until(look, what=f"the process of the operator's pod {uid}")
 
     def operator_log(self, *, previous: bool = False) -> str:
-        """What the operator has printed, or the container before its last restart."""
+        """What the operator that leads has printed, or the container before its last restart."""
         name = self.operator_pod()["metadata"]["name"]
         return self.kubectl("logs", "-n", OPERATOR_NAMESPACE, name, *(["--previous"] if previous else []))
 

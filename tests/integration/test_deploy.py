@@ -11,6 +11,7 @@ import yaml
 from cluster.controlplane import ControlPlane
 from cluster.stack import await_kinds
 from outhaul_operator import authorities
+from outhaul_operator.leadership import LEASE
 
 ROOT = Path(__file__).parents[2]
 Kubectl = Callable[..., str]
@@ -180,10 +181,19 @@ def test_the_component_for_an_own_authority_names_its_secret(kubectl: Kubectl, t
     assert {"POD_NAMESPACE", "OUTHAUL_AGENT_IMAGE"} <= {one["name"] for one in container["env"]}
 
 
-def test_the_deployment_is_one_careful_pod(kubectl: Kubectl) -> None:
-    """One operator at a time, probed, limited, and fit for `restricted`."""
+def test_the_operator_has_one_lease(control_plane: ControlPlane) -> None:
+    """In its own namespace it may keep the one Lease that says who leads, and touches no other, as Terraform's are."""
+    lease, home = "leases.coordination.k8s.io", "outhaul-system"
+    named = [verb for verb in VERBS if may(control_plane, OPERATOR, verb, lease, home, name=LEASE)]
+    unnamed = [verb for verb in VERBS if may(control_plane, OPERATOR, verb, lease, home)]
+    elsewhere = [verb for verb in VERBS if may(control_plane, OPERATOR, verb, lease, "default")]
+    assert (named, unnamed, elsewhere) == (["get", "create", "patch"], ["create"], [])
+
+
+def test_the_deployment_is_two_careful_pods(kubectl: Kubectl) -> None:
+    """One operator works and one waits; each is probed, limited, and fit for `restricted`."""
     deployment = stored(kubectl, "outhaul-system", "deployment", "outhaul-operator")["spec"]
-    assert (deployment["replicas"], deployment["strategy"]["type"]) == (1, "Recreate")
+    assert (deployment["replicas"], deployment["strategy"]["type"]) == (2, "RollingUpdate")
     pod = deployment["template"]["spec"]
     assert_restricted(pod)
     (container,) = pod["containers"]
@@ -192,7 +202,7 @@ def test_the_deployment_is_one_careful_pod(kubectl: Kubectl) -> None:
     assert container["resources"]["limits"].keys() == {"memory"}
     for probe, path in (("startupProbe", "/healthz"), ("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")):
         assert container[probe]["httpGet"] == {"path": path, "port": "http", "scheme": "HTTP"}
-    assert {variable["name"] for variable in container["env"]} == {"POD_NAMESPACE", "OUTHAUL_AGENT_IMAGE"}
+    assert {variable["name"] for variable in container["env"]} == {"POD_NAMESPACE", "POD_NAME", "OUTHAUL_AGENT_IMAGE"}
 
 
 def test_the_application_sample_is_restricted(kubectl: Kubectl) -> None:
@@ -230,6 +240,7 @@ def test_the_example_with_another_registry(kubectl: Kubectl) -> None:
     assert values == {
         "OUTHAUL_AGENT_IMAGE": "registry.example.com/outhaul-agent:0.1.0",
         "POD_NAMESPACE": None,
+        "POD_NAME": None,
     }
 
 

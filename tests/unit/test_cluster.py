@@ -32,11 +32,12 @@ BODY = {
     "metadata": {"name": "s", "namespace": "tenant"},
     "data": {"password": SECRET_VALUE},
 }
-OBJECT = {
+OBJECT: dict[str, Any] = {
     "apiVersion": "outhaul.dev/v1alpha1",
     "kind": "AgentAction",
     "metadata": {"name": "a", "namespace": "tenant", "uid": "u"},
 }
+READ = {**OBJECT, "metadata": {**OBJECT["metadata"], "resourceVersion": "7"}}
 
 Call = Callable[[Cluster], Awaitable[object]]
 
@@ -97,7 +98,7 @@ CALLS: dict[str, Call] = {
         Kind.SECRET, "tenant", "s", [{"op": "add", "path": "/data/password", "value": SECRET_VALUE}]
     ),
     "merge": lambda cluster: cluster.merge(Kind.SECRET, "tenant", "s", {"data": {"password": SECRET_VALUE}}),
-    "apply_status": lambda cluster: cluster.apply_status(Kind.AGENT_ACTION, OBJECT, {"message": SECRET_VALUE}),
+    "apply_status": lambda cluster: cluster.apply_status(Kind.AGENT_ACTION, READ, {"message": SECRET_VALUE}),
     "delete": lambda cluster: cluster.delete(Kind.SECRET, "tenant", "s"),
 }
 EVERY_CALL = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
@@ -190,17 +191,54 @@ async def test_merge_sends_a_merge_patch(server: Server, cluster: Cluster) -> No
     assert server.request.body == {"data": {"a": None}}
 
 
-async def test_a_status_is_written_to_the_object_that_was_read(server: Server, cluster: Cluster) -> None:
-    """A status replaces the old one as a whole, on the status subresource, of the object with this uid alone."""
+RUNNING = {"phase": "Running"}
+
+
+@pytest.mark.parametrize(
+    ("read", "test"),
+    [
+        pytest.param(READ, {"op": "test", "path": "/metadata/resourceVersion", "value": "7"}, id="the first"),
+        pytest.param(READ | {"status": RUNNING}, {"op": "test", "path": "/status", "value": RUNNING}, id="a later one"),
+    ],
+)
+async def test_a_status_is_written_to_the_object_that_was_read(
+    server: Server, cluster: Cluster, read: dict[str, Any], test: dict[str, Any]
+) -> None:
+    """A status replaces as a whole the one that was read, of the object with this uid, and no other."""
     server.will(Answer(body=OBJECT))
-    assert await cluster.apply_status(Kind.AGENT_ACTION, OBJECT, {"phase": "Running"}) == OBJECT
+    assert await cluster.apply_status(Kind.AGENT_ACTION, read, {"phase": "Succeeded"}) == OBJECT
     assert (server.request.method, path(server.request)) == ("PATCH", f"{BASE}/agentactions/a/status")
     assert query(server.request) == {"fieldManager": "outhaul"}
     assert server.request.headers["Content-Type"] == "application/json-patch+json"
     assert server.request.body == [
         {"op": "test", "path": "/metadata/uid", "value": "u"},
-        {"op": "add", "path": "/status", "value": {"phase": "Running"}},
+        test,
+        {"op": "add", "path": "/status", "value": {"phase": "Succeeded"}},
     ]
+
+
+@pytest.mark.parametrize(
+    "current",
+    [
+        pytest.param(READ | {"status": {"phase": "Failed"}}, id="another status"),
+        pytest.param(READ | {"metadata": READ["metadata"] | {"uid": "v"}, "status": RUNNING}, id="another object"),
+    ],
+)
+async def test_a_status_that_was_written_meanwhile_is_a_conflict(
+    server: Server, cluster: Cluster, current: dict[str, Any]
+) -> None:
+    """Where the patch is refused and the object is not what was read, that is why."""
+    server.will(failure(422, "Invalid"), Answer(body=current))
+    with pytest.raises(ConflictError, match="patch agentactions tenant/a/status: it has changed"):
+        await cluster.apply_status(Kind.AGENT_ACTION, READ | {"status": RUNNING}, {})
+
+
+async def test_a_first_status_is_a_conflict_where_anything_was_written(server: Server, cluster: Cluster) -> None:
+    """An object without a status is compared by its version."""
+    current = {**READ, "metadata": {**READ["metadata"], "resourceVersion": "8"}}
+    server.will(failure(422, "Invalid"), Answer(body=current))
+    with pytest.raises(ConflictError):
+        await cluster.apply_status(Kind.AGENT_ACTION, READ, {})
 
 
 @pytest.mark.parametrize(
@@ -334,9 +372,9 @@ async def test_a_failed_create_names_the_object(server: Server, cluster: Cluster
 
 async def test_a_failed_status_names_the_subresource(server: Server, cluster: Cluster) -> None:
     """The text tells a refused status from a refused object."""
-    server.will(failure(422, "Invalid"))
+    server.will(failure(422, "Invalid"), Answer(body=READ))
     with pytest.raises(RefusedError, match="patch agentactions tenant/a/status: "):
-        await cluster.apply_status(Kind.AGENT_ACTION, OBJECT, {})
+        await cluster.apply_status(Kind.AGENT_ACTION, READ, {})
 
 
 async def test_a_long_message_is_cut(server: Server, cluster: Cluster) -> None:
