@@ -1,6 +1,6 @@
 """AgentAction: one run. Its spec is final: commands, files, output sources. It knows nothing of engines."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.config import JsonDict
@@ -15,6 +15,7 @@ from outhaul_api.common import (
     Model,
     ObjectName,
     PreservedObject,
+    PreservedValue,
     Resource,
 )
 from outhaul_api.vocabulary import Action, ActionPhase, OutputFormat, OutputType, StepPhase
@@ -111,7 +112,7 @@ class OutputDeclaration(Model):
     against a source that says it is one."""
     required: bool = False
     """Whether the run fails where the output is missing and has no default."""
-    default: Annotated[Any, Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})] = None
+    default: PreservedValue = None
     """The value where the output is missing. It is part of this object, so it must not be a secret."""
 
 

@@ -1,9 +1,10 @@
 """What the four kinds share: the base model, object metadata, conditions, durations."""
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from outhaul_api.vocabulary import API_VERSION
@@ -18,9 +19,28 @@ OBJECT_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z
 ObjectName = Annotated[str, Field(pattern=OBJECT_NAME_PATTERN, max_length=253)]
 """The name of a Kubernetes object (RFC 1123 subdomain)."""
 
-PreservedObject = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
-"""A piece of another API (a volume, a pod template): kept as it is, checked when it is used."""
+_MOST_LEVELS = 100
 
+
+def _bounded(value: Any) -> Any:
+    """Refuses what is nested too deeply: the API server takes 10,000 levels, pydantic writes some 250."""
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return value
+    raise ValueError(f"it is nested more than {_MOST_LEVELS} levels deep")
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+_PRESERVED = Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
+PreservedValue = Annotated[Any, _PRESERVED, AfterValidator(_bounded)]
+"""A value of any shape."""
+PreservedObject = Annotated[dict[str, Any], _PRESERVED, AfterValidator(_bounded)]
+"""An object of any shape, such as a piece of another API (a volume, a pod template): checked when it is used."""
 
 SERVER_DEFAULT = "x-outhaul-server-default"
 """Set to true in a field's `json_schema_extra`: the API server applies the field's default too. All other

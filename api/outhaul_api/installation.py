@@ -1,6 +1,6 @@
 """Installation: what a person writes. The spec of a Porter Installation, pasted in, is valid."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.config import JsonDict
@@ -16,6 +16,7 @@ from outhaul_api.common import (
     Duration,
     Model,
     ObjectName,
+    PreservedObject,
     Resource,
 )
 from outhaul_api.vocabulary import Action, ActionPhase, DeletionPolicy, InstallationPhase, KeyStyle
@@ -160,7 +161,7 @@ class InstallationSpec(Model):
     Kubernetes objects go."""
     bundle: Bundle | None = None
     """The bundle that engine `porter` installs."""
-    parameters: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})] = {}
+    parameters: PreservedObject = {}
     """Parameters, free in form. They are readable by everyone who may read this object: no secrets."""
     labels: dict[str, Annotated[str, Field(max_length=1024)]] = Field(
         default={}, json_schema_extra={"maxProperties": 256}

@@ -16,12 +16,17 @@ from outhaul_operator.health import Health
 from outhaul_operator.leadership import Leadership
 from outhaul_operator.trust import TrustError
 
+_DEEPEST = 12_000
+"""How deeply calls may nest. The API server lets objects nest 10,000 levels deep; where one could not be decoded, its
+watch would end, and the operator with it, again and again. A stack of 8 MiB is enough for more than twice that."""
+
 _logger = logging.getLogger(__name__)
 
 
 def main() -> None:
     """Runs the operator; the exit code is 0 only where it was told to stop."""
     settings = settings_module.parse()
+    sys.setrecursionlimit(_DEEPEST)
     logging.basicConfig(
         level=logging.DEBUG if settings.debug else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",

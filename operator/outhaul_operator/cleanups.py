@@ -6,8 +6,9 @@ The AgentAction stays, with everything that was learned. The pod goes last: its 
 from datetime import UTC, datetime
 
 from outhaul_api.agentaction import AgentAction
+from outhaul_api.vocabulary import SecretType
 
-from outhaul_operator import configs, names
+from outhaul_operator import configs, guarded, names, ownership
 from outhaul_operator.cluster import Kind, Object
 from outhaul_operator.context import Context
 from outhaul_operator.verdicts import VerdictError
@@ -25,7 +26,7 @@ async def clean(context: Context, obj: Object) -> float | None:
     action = AgentAction.model_validate(obj)
     namespace, name = action.metadata.namespace, action.metadata.name
     pod = context.view.get(Key(Kind.POD, namespace, names.pod_name(name)))
-    if pod is None or action.status.finished_at is None:
+    if pod is None or not ownership.is_of_run(pod, action) or action.status.finished_at is None:
         return None
     reference = action.spec.agent_config
     try:
@@ -42,6 +43,7 @@ async def clean(context: Context, obj: Object) -> float | None:
     left = (finished - datetime.now(UTC)).total_seconds() + (DEFAULT_TTL_S if ttl is None else ttl)
     if left > 0:
         return left
-    await context.cluster.delete(Kind.SECRET, namespace, names.run_secret_name(name))
+    run_secret = names.run_secret_name(name)
+    await guarded.guarded_delete(context.cluster, namespace, run_secret, SecretType.RUN, action.metadata.uid)
     await context.cluster.delete(Kind.POD, namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
     return None

@@ -71,8 +71,8 @@ class Operator:
         references = References(self._cluster, self._wake_namespace, self._settings.resync_seconds)
         installations = Installations(context, self._graph, references)
         runs = Runs(context)
-        self._installations: Queue[Key] = Queue(installations.reconcile, _report)
-        self._runs: Queue[Key] = Queue(runs.carry_out, _report, concurrency=_MOST_RUNS)
+        self._installations: Queue[Key] = Queue(installations.reconcile, _report, group=_namespace)
+        self._runs: Queue[Key] = Queue(runs.carry_out, _report, concurrency=_MOST_RUNS, group=_namespace)
         namespaces, patience_s = self._settings.watch_namespaces, self._settings.watch_timeout_seconds
         resync = Resync(self._cluster, self._view, self._changed, namespaces, self._settings.resync_seconds)
         watches = Watches(handlers.places(namespaces), patience_s, resync.soon)
@@ -169,6 +169,10 @@ def _controller(kind: Kind, obj: Object) -> Key | None:
         if owner.get("controller") and owner["kind"] == "Installation":
             return Key(Kind.INSTALLATION, metadata["namespace"], owner["name"])
     return None
+
+
+def _namespace(key: Key) -> str:
+    return key.namespace
 
 
 def _report(key: Key, error: Exception, failures: int) -> None:

@@ -22,7 +22,7 @@ from outhaul_api.vocabulary import (
     Reason,
 )
 
-from outhaul_operator import names, retries
+from outhaul_operator import names, ownership, retries
 
 _NOT_IN_DIGEST = {"deletion_policy", "uninstalled", "depends_on", "retry", "suspend"}
 _SHOWING = {"secretName", "keyStyle", "template", "binding", "historyLimit"}
@@ -277,7 +277,6 @@ def newest_run(
 
 
 def belongs(action: AgentAction, installation: Installation) -> bool:
-    """Tells whether the Installation controls the AgentAction; a reference in its spec proves nothing."""
-    return any(
-        owner.controller and owner.uid == installation.metadata.uid for owner in action.metadata.owner_references
-    )
+    """Tells whether the AgentAction is a run of the Installation."""
+    reference = ownership.installation_of(action)
+    return reference is not None and reference.uid == installation.metadata.uid

@@ -68,16 +68,19 @@ def is_ready(installation: Installation) -> bool:
 
 def cycle(start: str, edges: Edges) -> list[str] | None:
     """Returns the way from a name back to itself, both ends included; None where there is none."""
-    paths = [[start]]
-    seen = set()
-    while paths:
-        path = paths.pop()
-        for name in edges(path[-1]):
+    came_from: dict[str, str] = {}
+    left = [start]
+    while left:
+        here = left.pop()
+        for name in edges(here):
             if name == start:
-                return [*path, start]
-            if name not in seen:
-                seen.add(name)
-                paths.append([*path, name])
+                path = [start, here]
+                while path[-1] != start:
+                    path.append(came_from[path[-1]])
+                return path[::-1]
+            if name not in came_from:
+                came_from[name] = here
+                left.append(name)
     return None
 
 

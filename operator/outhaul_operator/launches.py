@@ -12,8 +12,8 @@ from outhaul_api.common import seconds
 from outhaul_api.vocabulary import AUTHORITY_LABEL, ActionPhase, Reason, SecretType
 from outhaul_grpc.layout import ROOTS_FILE
 
-from outhaul_operator import guarded, names, pods, trust
-from outhaul_operator.cluster import AlreadyExistsError, ConflictError, Kind, Object, RefusedError
+from outhaul_operator import guarded, names, ownership, pods, trust
+from outhaul_operator.cluster import AlreadyExistsError, ConflictError, Kind, RefusedError
 from outhaul_operator.context import Context
 from outhaul_operator.verdicts import RunFailedError, WaitingError
 from outhaul_operator.view import Key
@@ -31,7 +31,7 @@ async def launch(context: Context, action: AgentAction, config: AgentConfigSpec,
     """
     name = names.pod_name(action.metadata.name)
     key = Key(Kind.POD, action.metadata.namespace, name)
-    if action.status.pod is not None or _is_ours(context.view.get(key), action):
+    if action.status.pod is not None or ownership.is_of_run(context.view.get(key), action):
         return key
     body = pods.pod(action, config, image)
     try:
@@ -39,7 +39,7 @@ async def launch(context: Context, action: AgentAction, config: AgentConfigSpec,
         created = await context.cluster.create(Kind.POD, body)
     except AlreadyExistsError:
         created = await context.cluster.get(*key)
-        if not _is_ours(created, action):
+        if not ownership.is_of_run(created, action):
             raise RunFailedError(
                 Reason.NAME_TAKEN,
                 f"pod {name} exists and is not of this run; delete it, then ask for another run",
@@ -48,11 +48,6 @@ async def launch(context: Context, action: AgentAction, config: AgentConfigSpec,
         raise WaitingError(Reason.POD_REFUSED, f"the API server refuses the run's pod: {error.message}") from error
     context.view.put(Kind.POD, created)
     return key
-
-
-def _is_ours(pod: Object | None, action: AgentAction) -> bool:
-    owners = pod["metadata"].get("ownerReferences", []) if pod is not None else []
-    return any(owner["uid"] == action.metadata.uid for owner in owners)
 
 
 async def _write_run_secret(context: Context, action: AgentAction, config: AgentConfigSpec) -> str:
@@ -105,6 +100,8 @@ async def take_back(context: Context, action: AgentAction) -> bool:
         return False
     namespace, name = action.metadata.namespace, action.metadata.name
     pod = context.view.get(Key(Kind.POD, namespace, names.pod_name(name)))
+    if not ownership.is_of_run(pod, action):
+        pod = None
     if pod is not None and pod.get("status", {}).get("phase", "Pending") != "Pending":
         return False
     try:
@@ -115,7 +112,9 @@ async def take_back(context: Context, action: AgentAction) -> bool:
             await context.cluster.delete(Kind.POD, namespace, seen["name"], uid=seen["uid"], resource_version=version)
         else:
             # Should it be made this moment, it cannot start without this.
-            await context.cluster.delete(Kind.SECRET, namespace, names.run_secret_name(name))
+            await guarded.guarded_delete(
+                context.cluster, namespace, names.run_secret_name(name), SecretType.RUN, action.metadata.uid
+            )
         await context.cluster.delete(Kind.AGENT_ACTION, namespace, name, uid=action.metadata.uid)
     except ConflictError:
         return False

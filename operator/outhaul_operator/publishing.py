@@ -93,7 +93,7 @@ async def publish_run(
         await cluster.create(Kind.INSTALLATION_OUTPUT, record)
     except AlreadyExistsError:
         existing = await cluster.get(Kind.INSTALLATION_OUTPUT, action.metadata.namespace, run)
-        _demand_owner(existing, action)
+        _demand_same(existing, record, action)
     except RefusedError as error:
         if error.status == _FORBIDDEN:
             raise
@@ -126,9 +126,12 @@ def _record(
     return InstallationOutput(spec=spec, status=status)
 
 
-def _demand_owner(existing: Object, action: AgentAction) -> None:
-    owners = existing["metadata"].get("ownerReferences", [])
-    if not any(owner["uid"] == action.metadata.uid for owner in owners):
+def _demand_same(existing: Object, record: Object, action: AgentAction) -> None:
+    """Refuses a record that is not the run's, or that somebody has written in its name: others would believe it."""
+    same = existing["status"].get("outputs", []) == record["status"]["outputs"] and all(
+        existing["spec"].get(field) == record["spec"].get(field) for field in ("installation", "action", "generation")
+    )
+    if not (same and ownership.is_of_run(existing, action)):
         name = existing["metadata"]["name"]
         raise RunFailedError(
             Reason.NAME_TAKEN,

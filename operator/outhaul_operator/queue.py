@@ -1,14 +1,16 @@
 """Keyed work queue: what kopf lacks and a level-triggered operator needs.
 
 A key is worked on once at a time; what is added meanwhile makes it run once more afterwards. A key that fails is
-tried again with a growing, jittered delay, and never holds up another. No library on PyPI was found that does
-this without bringing a broker of its own.
+tried again with a growing, jittered delay, and never holds up another; where many wait, groups
+take turns. No library on PyPI was found that does this without bringing a broker of its own.
 """
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
+
+from outhaul_operator.turns import Turns
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -39,6 +41,7 @@ class Queue(Generic[Key]):
             exception is reported and the key tried again with back-off.
         report: Told of each exception, with the key and the number of failures in a row.
         concurrency: How many keys are worked on at a time.
+        group: Returns whose key it is: where not all can be worked on at once, the groups take turns.
     """
 
     def __init__(
@@ -46,10 +49,12 @@ class Queue(Generic[Key]):
         work: Callable[[Key], Awaitable[float | None]],
         report: Callable[[Key, Exception, int], None],
         concurrency: int = 16,
+        group: Callable[[Key], Hashable] = lambda _: None,
     ) -> None:
         self._work = work
         self._report = report
-        self._slots = asyncio.Semaphore(concurrency)
+        self._turns = Turns(concurrency)
+        self._group = group
         self._dirty: set[Key] = set()
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -101,7 +106,7 @@ class Queue(Generic[Key]):
         try:
             while True:
                 self._dirty.discard(key)
-                async with self._slots:
+                async with self._turns.place(self._group(key)):
                     delay_s = await self._once(key)
                 if key not in self._dirty:
                     break

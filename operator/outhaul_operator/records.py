@@ -1,5 +1,6 @@
 """Reads the records of other Installations' outputs. What a record says never changes, so it is kept for a while."""
 
+import json
 from collections import OrderedDict
 
 from outhaul_api.installation import Installation
@@ -7,7 +8,8 @@ from outhaul_api.installationoutput import InstallationOutput
 
 from outhaul_operator.cluster import Cluster, Kind, NotFoundError
 
-_MOST = 256
+_MOST_BYTES = 4 * 1024 * 1024
+"""How much is kept, as JSON: one record may have 1.4 MB, and in memory takes a multiple of that."""
 
 
 class Records:
@@ -19,7 +21,8 @@ class Records:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._kept: OrderedDict[tuple[str, str], InstallationOutput] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], tuple[InstallationOutput, int]] = OrderedDict()
+        self._bytes = 0
 
     async def current(self, installation: Installation) -> InstallationOutput | None:
         """Returns the record of an Installation's newest successful run; None where there is none."""
@@ -32,8 +35,11 @@ class Records:
                 obj = await self._cluster.get(Kind.INSTALLATION_OUTPUT, *key)
             except NotFoundError:
                 return None
-            self._kept[key] = InstallationOutput.model_validate(obj)
-            if len(self._kept) > _MOST:
-                self._kept.popitem(last=False)
+            size = len(json.dumps(obj))
+            self._kept[key] = InstallationOutput.model_validate(obj), size
+            self._bytes += size
+            while self._bytes > _MOST_BYTES and len(self._kept) > 1:
+                _, (_, size) = self._kept.popitem(last=False)
+                self._bytes -= size
         self._kept.move_to_end(key)
-        return self._kept[key]
+        return self._kept[key][0]

@@ -10,7 +10,7 @@ from outhaul_api.installation import Installation
 from outhaul_api.installationoutput import Provenance
 from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase
 
-from outhaul_operator import agents, contents, fingerprints, latest, publishing, showing, statuses
+from outhaul_operator import agents, contents, fingerprints, latest, ownership, publishing, showing, statuses
 from outhaul_operator.agentstates import RunState
 from outhaul_operator.cluster import Kind, NotFoundError
 from outhaul_operator.context import Context
@@ -65,7 +65,7 @@ class Results:
             failed=not succeeded,
             provenance=provenance,
             engine_names=_engine_names(installation),
-            fingerprint=self._fingerprint(action),
+            fingerprint=self._fingerprint(action, installation),
         )
         if publication.too_large and succeeded:
             return statuses.too_large(status, publication)
@@ -74,9 +74,9 @@ class Results:
         shown = await self._publish_latest(action, installation, outputs)
         return statuses.ended(status, state, output=publication.record, shown=shown)
 
-    def _fingerprint(self, action: AgentAction) -> Callable[[agents.Output], str]:
-        reference = action.spec.installation
-        scope = reference.uid if reference is not None else action.metadata.uid
+    def _fingerprint(self, action: AgentAction, installation: Installation | None) -> Callable[[agents.Output], str]:
+        # Only the runs of an Installation can be compared with each other: others could be made to try values.
+        scope = (installation or action).metadata.uid
         key = self._context.fingerprint_key
         return lambda one: fingerprints.fingerprint(key, scope, one.name, one.data)
 
@@ -110,10 +110,9 @@ class Results:
         return contents.publication_digest(run, name, wanted)
 
     async def _installation(self, action: AgentAction) -> Installation | None:
-        """Returns the Installation that controls the run; a reference alone proves nothing, whoever wrote it."""
-        reference = action.spec.installation
-        owners = action.metadata.owner_references
-        if reference is None or not any(one.controller and one.uid == reference.uid for one in owners):
+        """Returns the Installation whose run this is; what a run says of itself proves nothing, whoever wrote it."""
+        reference = ownership.installation_of(action)
+        if reference is None:
             return None
         key = Key(Kind.INSTALLATION, action.metadata.namespace, reference.name)
         try:
@@ -128,10 +127,7 @@ class Results:
             record = await self._cluster.get(Kind.INSTALLATION_OUTPUT, action.metadata.namespace, action.metadata.name)
         except NotFoundError:
             return False
-        owners = record["metadata"].get("ownerReferences", [])
-        return record["status"]["phase"] == OutputPhase.CURRENT and any(
-            owner["uid"] == action.metadata.uid for owner in owners
-        )
+        return record["status"]["phase"] == OutputPhase.CURRENT and ownership.is_of_run(record, action)
 
     async def show_again(self, action: AgentAction, status: AgentActionStatus) -> AgentActionStatus:
         """Makes stored outputs the current ones; returns the status to end with."""

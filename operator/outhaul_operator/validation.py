@@ -12,7 +12,7 @@ from outhaul_api.vocabulary import Action, OutputFormat, Reason
 from outhaul_grpc.layout import AGENT_VARIABLES
 from pydantic import ValidationError
 
-from outhaul_operator import paths
+from outhaul_operator import ownership, paths
 from outhaul_operator.cluster import Object
 from outhaul_operator.pods import commands_of
 from outhaul_operator.verdicts import RunFailedError
@@ -49,6 +49,8 @@ def _faults(action: AgentAction) -> list[str]:
     needs_commands = spec.action is not Action.RECOLLECT or not spec.outputs
     if (spec.command and spec.commands) or (needs_commands and not commands_of(spec)):
         faults.append("spec must give either commands, or command with args")
+    if spec.installation is not None and ownership.installation_of(action) is None:
+        faults.append("spec.installation is for the operator's own runs; leave it out, and the owner with it")
     if seconds(spec.timeout) <= 0:
         faults.append("spec.timeout must be more than 0")
     if spec.args and not spec.command:

@@ -24,7 +24,7 @@ from outhaul_api.vocabulary import (
     DeletionPolicy,
     Reason,
 )
-from outhaul_operator import decisions
+from outhaul_operator import decisions, names
 from outhaul_operator.decisions import Absent, BackingOff, Decision, Due, InFlight, Settled, Suspended, decide
 
 INSTALL, UPGRADE, UNINSTALL, RECOLLECT = Action.INSTALL, Action.UPGRADE, Action.UNINSTALL, Action.RECOLLECT
@@ -464,7 +464,14 @@ def test_the_next_run_says_what_was_due() -> None:
 # -- the newest run
 
 
-def existing(number: int, phase: str | None = None, uid: str = UID, *, controller: bool = True) -> AgentAction:
+def run_called(number: int) -> str:
+    """Returns the name of a run."""
+    return names.run_name("shop", uid=UID, number=number)
+
+
+def existing(
+    number: int, phase: str | None = None, uid: str = UID, *, controller: bool = True, name: str | None = None
+) -> AgentAction:
     """Returns a run as an AgentAction that exists."""
     return action(
         {
@@ -472,7 +479,7 @@ def existing(number: int, phase: str | None = None, uid: str = UID, *, controlle
             "action": "upgrade",
         },
         {"phase": phase, "finishedAt": "2026-01-01T00:00:00Z", "reason": "PodLost"} if phase is not None else {},
-        name=f"shop-{number}",
+        name=name or run_called(number),
         ownerReferences=owned_by_installation(uid, controller=controller),
         annotations={
             DIGEST_ANNOTATION: "d",
@@ -496,7 +503,7 @@ def test_a_run_says_what_its_installation_needs_to_know() -> None:
     assert reference == run(
         FAILED,
         UPGRADE,
-        name="shop-7",
+        name=run_called(7),
         number=7,
         generation=7,
         attempt=2,
@@ -525,8 +532,8 @@ def test_the_highest_number_is_the_newest() -> None:
 
 
 def test_runs_of_others_do_not_count() -> None:
-    """A run counts where this Installation controls it, by uid; a reference in its spec proves nothing."""
-    others = [existing(3, uid=OTHER_UID), existing(4, controller=False)]
+    """A run counts where this Installation controls it, by uid, and under its own name: a copy of it is none."""
+    others = [existing(3, uid=OTHER_UID), existing(4, controller=False), existing(5, name="copy")]
     assert decisions.newest_run(installation(), others) == (None, None)
 
 
@@ -740,6 +747,7 @@ class Life(RuleBasedStateMachine):
                 "action": due.action.value,
                 "installation": {
                     "name": "shop",
+                    "uid": self.stored.uid,
                     "generation": reference.generation,
                     "number": reference.number,
                     "attempt": due.attempt,

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from looptime import run_jumping
 from outhaul_operator.queue import FIRST_DELAY_S, LONGEST_DELAY_S, Queue, backoff
+from outhaul_operator.turns import Turns
 
 Work = Callable[[str], Awaitable[float | None]]
 
@@ -26,8 +27,8 @@ class Worker:
         self.again_after: list[float | None] = []
 
     def queue(self, concurrency: int = 16) -> Queue[str]:
-        """Returns a queue that this works for; call it in the loop."""
-        return Queue(self.work, self.report, concurrency=concurrency)
+        """Returns a queue that this works for, whose keys are grouped by their first letter; call it in the loop."""
+        return Queue(self.work, self.report, concurrency=concurrency, group=lambda key: key[:1])
 
     async def work(self, key: str) -> float | None:
         """Works on a key."""
@@ -338,3 +339,45 @@ def test_pauses_are_spread(failures: int) -> None:
     """A pause is up to half longer by chance, so that many keys do not come back together."""
     least = backoff(failures, lambda: 0.0)
     assert least <= backoff(failures) <= 1.5 * least
+
+
+def test_a_thousand_keys_of_one_group_hold_up_none_of_another() -> None:
+    """Where many keys wait, groups take turns: the only key of a group comes next, those of one group in order."""
+    worker = Worker()
+
+    async def scenario() -> None:
+        queue = worker.queue(concurrency=2)
+        for number in range(1000):
+            queue.add(f"a{number}")
+        await asyncio.sleep(0.5)
+        queue.add("b")
+        queue.add("c")
+        await asyncio.sleep(10)
+        await queue.close()
+
+    run_jumping(scenario())
+    begun = [key for _, key in worker.starts]
+    assert begun[:8] == ["a0", "a1", "a2", "b", "c", "a3", "a4", "a5"]
+
+
+def test_who_gives_up_waiting_takes_no_place() -> None:
+    """A key whose task is cancelled while it waits for its turn, or just as it comes, leaves the turn to the next."""
+
+    async def scenario() -> list[str]:
+        turns, served = Turns(1), []
+
+        async def work(name: str) -> None:
+            async with turns.place(name):
+                served.append(name)
+                await asyncio.sleep(1)
+            if name == "first":
+                tasks[2].cancel()
+
+        tasks = [asyncio.create_task(work(name)) for name in ("first", "gone", "late", "last")]
+        await asyncio.sleep(0.5)
+        tasks[1].cancel()
+        await asyncio.wait(tasks)
+        async with asyncio.timeout(1), turns.place("after"):
+            return served
+
+    assert run_jumping(scenario()) == ["first", "last"]

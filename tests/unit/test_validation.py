@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
-from builders import action_object
+from builders import OTHER_UID, UID, action_object, owned_by_installation
 from outhaul_api.vocabulary import Reason
 from outhaul_grpc.layout import AGENT_VARIABLES
 from outhaul_operator import validation
+from outhaul_operator.names import run_name
 from outhaul_operator.verdicts import RunFailedError
 
 SECRET = "hunter2-in-the-wrong-place"  # noqa: S105 - what no message may show
@@ -15,10 +16,10 @@ NO_PROGRAM = "must name a program: it is empty, or has a line break or another c
 TEXT = {"command": ["cat"], "format": "text", "name": "x"}
 
 
-def faults(spec: object) -> str:
+def faults(spec: object, **metadata: Any) -> str:
     """Returns what is said about a spec."""
     with pytest.raises(RunFailedError) as caught:
-        validation.parse_action({**action_object(), "spec": spec})
+        validation.parse_action({**action_object(**metadata), "spec": spec})
     assert caught.value.reason is Reason.INVALID_SPEC
     assert SECRET not in str(caught.value)
     assert caught.value.__cause__ is None
@@ -177,6 +178,52 @@ def test_the_agents_own_variables_are_refused(name: str) -> None:
 def test_what_cannot_be_read_is_named_by_its_field(spec: object, named: str) -> None:
     """A value of the wrong form is told by where it stands, by the object's own names, and never quoted."""
     assert named in faults(spec)
+
+
+CLAIM = {"name": "shop", "uid": UID, "number": 3}
+
+
+@pytest.mark.parametrize(
+    ("claim", "metadata"),
+    [
+        (CLAIM, {"ownerReferences": owned_by_installation()}),
+        (CLAIM, {"name": run_name("shop", uid=UID, number=3)}),
+        (CLAIM, {"name": run_name("shop", uid=UID, number=3), "ownerReferences": owned_by_installation(OTHER_UID)}),
+        (CLAIM, {"name": run_name("shop", uid=UID, number=3), "ownerReferences": owned_by_installation(name="x")}),
+        (
+            {**CLAIM, "number": 4},
+            {"name": run_name("shop", uid=UID, number=3), "ownerReferences": owned_by_installation()},
+        ),
+    ],
+)
+def test_a_run_of_an_installation_is_the_operator_s(claim: object, metadata: dict[str, Any]) -> None:
+    """A run that says it is an Installation's is one by name and owner too, or it is refused: a copy is none."""
+    message = faults({"commands": [COMMAND], "installation": claim}, **metadata)
+    assert message == "spec.installation is for the operator's own runs; leave it out, and the owner with it"
+    name = run_name("shop", uid=UID, number=3)
+    obj = action_object(
+        {"commands": [COMMAND], "installation": CLAIM}, name=name, ownerReferences=owned_by_installation()
+    )
+    assert validation.parse_action(obj).spec.installation is not None
+
+
+def nested(levels: int) -> object:
+    """Returns a value that is nested so deeply."""
+    value: object = 1
+    for level in range(levels):
+        value = {"a": value} if level % 2 else [value]
+    return value
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    """The API server takes objects that are nested deeper than they can be written back; ours have a limit."""
+    for levels, message in ((98, None), (99, "spec.volumes.0: Value error, it is nested more than 100 levels deep")):
+        spec = {"commands": [COMMAND], "volumes": [{"name": "v", "emptyDir": nested(levels)}]}
+        if message is None:
+            parsed = validation.parse_action(action_object(spec))
+            assert parsed.to_json()["spec"]["volumes"] == spec["volumes"]
+        else:
+            assert message in faults(spec)
 
 
 def test_the_first_faults_are_enough() -> None:
