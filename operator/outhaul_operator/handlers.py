@@ -78,6 +78,19 @@ class _Backoffs:
         return (backoff(failures, longest_s=_LONGEST_BACKOFF_S) for failures in itertools.count(1))
 
 
+class _NoDiffs(kopf.DiffBaseStorage):
+    """Compares nothing: only change handlers need it, and kopf would copy every object that it sees, level by level."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+
 def kopf_settings(patience_s: float) -> kopf.OperatorSettings:
     """Returns kopf's settings: no peering, no posting of logs, bounded watches.
 
@@ -90,7 +103,7 @@ def kopf_settings(patience_s: float) -> kopf.OperatorSettings:
     result.posting.loggers = False
     result.persistence.finalizer = f"{GROUP}/kopf"
     result.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"kopf.{GROUP}")
-    result.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"kopf.{GROUP}")
+    result.persistence.diffbase_storage = _NoDiffs()
     result.scanning.disabled = True
     result.watching.server_timeout = 300
     result.watching.client_timeout = 330

@@ -176,7 +176,7 @@ async def read_run(cluster: Cluster, action: AgentAction) -> list[AgentOutput]:
 
     Raises:
         NotFoundError: The record or a Secret is gone.
-        NotOursError: A Secret of that name is not the run's.
+        NotOursError: A Secret of that name is not the run's, or lacks what the record says is in it.
     """
     namespace = action.metadata.namespace
     obj = await cluster.get(Kind.INSTALLATION_OUTPUT, namespace, action.metadata.name)
@@ -187,13 +187,16 @@ async def read_run(cluster: Cluster, action: AgentAction) -> list[AgentOutput]:
         if where is not None and where.name not in stored:
             secret = await guarded.guarded_read(cluster, namespace, where.name, SecretType.OUTPUTS, action.metadata.uid)
             stored[where.name] = secret.get("data", {})
-    return [
-        AgentOutput(
-            one.name, one.type, one.sensitive, base64.b64decode(stored[one.secret_key_ref.name][one.secret_key_ref.key])
-        )
-        for one in record.status.outputs
-        if one.secret_key_ref is not None
-    ]
+    try:
+        return [
+            AgentOutput(one.name, one.type, one.sensitive, base64.b64decode(stored[where.name][where.key]))
+            for one in record.status.outputs
+            if (where := one.secret_key_ref) is not None
+        ]
+    except KeyError as error:
+        raise guarded.NotOursError(
+            f"the record of {action.metadata.name} names {error}, which is in no Secret of it"
+        ) from None
 
 
 async def mark_records(

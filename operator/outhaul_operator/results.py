@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from outhaul_api.agentaction import AgentAction, AgentActionStatus
 from outhaul_api.installation import Installation
 from outhaul_api.installationoutput import Provenance
-from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase
+from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase, Reason
 
-from outhaul_operator import agents, contents, fingerprints, latest, ownership, publishing, showing, statuses
+from outhaul_operator import agents, contents, fingerprints, guarded, latest, ownership, publishing, showing, statuses
 from outhaul_operator.agentstates import RunState
 from outhaul_operator.cluster import Kind, NotFoundError
 from outhaul_operator.context import Context
-from outhaul_operator.verdicts import StalledError
+from outhaul_operator.verdicts import RunFailedError, StalledError
 from outhaul_operator.view import Key
 
 
@@ -130,8 +130,15 @@ class Results:
         return record["status"]["phase"] == OutputPhase.CURRENT and ownership.is_of_run(record, action)
 
     async def show_again(self, action: AgentAction, status: AgentActionStatus) -> AgentActionStatus:
-        """Makes stored outputs the current ones; returns the status to end with."""
-        outputs = await publishing.read_run(self._cluster, action)
+        """Makes stored outputs the current ones; returns the status to end with.
+
+        Raises:
+            RunFailedError: What its record says is not there.
+        """
+        try:
+            outputs = await publishing.read_run(self._cluster, action)
+        except (NotFoundError, guarded.NotOursError) as error:
+            raise RunFailedError(Reason.OUTPUTS_LOST, f"what the run has stored is gone: {error}") from None
         shown = await self._publish_latest(action, await self._installation(action), outputs)
         return statuses.succeeded(status, action.metadata.name, shown)
 

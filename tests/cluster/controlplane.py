@@ -18,7 +18,7 @@ from cluster import binaries, components, kubeconfigs, ports
 from cluster.client import Client
 from cluster.components import APISERVER, CONTROLLERS, ETCD, NODE_ADDRESS, SERVICE_ADDRESS
 from cluster.errors import CommandFailed, ComponentFailed, NotInTime
-from cluster.pki import Authority, write_private
+from cluster.pki import Authority, Pair, write_private
 from cluster.processes import Process, Processes
 from cluster.waiting import until
 
@@ -170,10 +170,14 @@ class ControlPlane:
             groups: their groups; `system:masters` may do everything.
             server: the API server's URL, where it is not this machine's.
         """
-        name = "-".join([user, *groups]).replace("/", "_").replace(":", "_")
-        pair = self.authority.issue(f"user-{name}", user, organizations=groups)
-        path, ca = self.root / f"{name}.kubeconfig", self.authority.ca.certificate
+        pair = self._issued_to(user, groups)
+        path, ca = self.root / f"{pair.key.stem}.kubeconfig", self.authority.ca.certificate
         return kubeconfigs.with_certificate(path, server=server or self.url, ca=ca, user=user, pair=pair)
+
+    def client_for(self, user: str, groups: Sequence[str] = ()) -> Client:
+        """A client that is any user, by client certificate."""
+        pair = self._issued_to(user, groups)
+        return Client(self.host, self.port, ca=self.authority.ca.certificate, pair=pair)
 
     def service_account_kubeconfig(
         self, namespace: str, name: str, *, seconds: int = 86400, server: str | None = None
@@ -265,6 +269,10 @@ class ControlPlane:
 
         events = until(caught_up, what="the audit log (is the control plane made with audit=True?)", timeout=10)
         return [event for event in events if user in {None, event["user"].get("username")}]
+
+    def _issued_to(self, user: str, groups: Sequence[str]) -> Pair:
+        name = "-".join([user, *groups]).replace("/", "_").replace(":", "_")
+        return self.authority.issue(f"user-{name}", user, organizations=groups)
 
     def _choose_ports(self) -> None:
         memory = self.root / "ports.json"

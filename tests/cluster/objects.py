@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
+from cluster.client import Client
 from cluster.controlplane import ControlPlane
 from cluster.errors import NotInTime, RequestFailed
 from cluster.waiting import until
@@ -44,11 +45,13 @@ class Objects:
     Args:
         control_plane: the cluster.
         namespace: the namespace; it exists.
+        client: who asks; the administrator when not given.
     """
 
-    def __init__(self, control_plane: ControlPlane, namespace: str) -> None:
+    def __init__(self, control_plane: ControlPlane, namespace: str, client: Client | None = None) -> None:
         self.control_plane = control_plane
         self.namespace = namespace
+        self._client = client or control_plane
 
     # -- writing
 
@@ -58,7 +61,7 @@ class Objects:
         version = base.removeprefix("/apis/").removeprefix("/api/")
         metadata = {"name": name, "namespace": self.namespace, **fields.pop("metadata", {})}
         body = {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
-        answer: Json = self.control_plane.request("POST", self._path(kind), body)
+        answer: Json = self._client.request("POST", self._path(kind), body)
         return answer
 
     def install(self, name: str, **spec: Any) -> Json:
@@ -68,7 +71,7 @@ class Objects:
     def patch(self, kind: str, name: str, body: Json) -> Json:
         """Applies a JSON merge patch."""
         path = self._path(kind, name)
-        answer: Json = self.control_plane.request("PATCH", path, body, content_type="application/merge-patch+json")
+        answer: Json = self._client.request("PATCH", path, body, content_type="application/merge-patch+json")
         return answer
 
     def respec(self, name: str, **spec: Any) -> Json:
@@ -81,14 +84,14 @@ class Objects:
 
     def delete(self, kind: str, name: str) -> None:
         """Asks for an object's deletion, and does not wait for it."""
-        self.control_plane.request("DELETE", self._path(kind, name), {"propagationPolicy": "Background"})
+        self._client.request("DELETE", self._path(kind, name), {"propagationPolicy": "Background"})
 
     # -- reading
 
     def find(self, kind: str, name: str) -> Json | None:
         """Returns an object, or None."""
         try:
-            answer: Json = self.control_plane.request("GET", self._path(kind, name))
+            answer: Json = self._client.request("GET", self._path(kind, name))
         except RequestFailed as error:
             if error.status == NOT_FOUND:
                 return None
@@ -103,7 +106,7 @@ class Objects:
 
     def all(self, kind: str) -> list[Json]:
         """Returns the objects of a kind, the oldest first."""
-        items: list[Json] = self.control_plane.request("GET", self._path(kind))["items"]
+        items: list[Json] = self._client.request("GET", self._path(kind))["items"]
         return sorted(items, key=lambda one: int(one["metadata"]["resourceVersion"]))
 
     def names(self, kind: str) -> list[str]:

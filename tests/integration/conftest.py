@@ -65,6 +65,13 @@ def shared_objects(stack: Stack) -> Iterator[Objects]:
         yield make()
 
 
+@pytest.fixture(scope="module")
+def another(stack: Stack) -> Iterator[Objects]:
+    """A second namespace for the tests of a module, beside `shared_objects`."""
+    with _namespaces(stack) as make:
+        yield make()
+
+
 @pytest.fixture
 def objects(new_objects: Callable[[], Objects]) -> Objects:
     """A fresh namespace with nothing in it."""

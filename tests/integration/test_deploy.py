@@ -31,7 +31,8 @@ def deployed(control_plane: ControlPlane) -> Iterator[None]:
     control_plane.kubectl("apply", "-k", str(ROOT / "deploy/examples/terraform-tenant"))
     yield
     control_plane.kubectl("delete", "--wait=false", "namespace", "outhaul-system", "team-a")
-    control_plane.kubectl("delete", "clusterrole,clusterrolebinding", "outhaul-operator")
+    control_plane.kubectl("delete", "clusterrolebinding", "outhaul-operator")
+    control_plane.kubectl("delete", "clusterrole", "outhaul-operator", "outhaul-view", "outhaul-edit")
 
 
 def rendered(kubectl: Kubectl, path: str) -> list[Object]:
@@ -126,7 +127,8 @@ def test_no_wildcards(path: str, kubectl: Kubectl) -> None:
 
 def test_the_operator_cannot_look_through_secrets(kubectl: Kubectl) -> None:
     """Outside of its own namespace it creates, patches and deletes; it never gets, lists or watches."""
-    (role,) = [obj for obj in rendered(kubectl, "deploy") if obj["kind"] == "ClusterRole"]
+    roles = {obj["metadata"]["name"]: obj for obj in rendered(kubectl, "deploy") if obj["kind"] == "ClusterRole"}
+    role = roles["outhaul-operator"]
     verbs = {verb for rule in role["rules"] if "secrets" in rule["resources"] for verb in rule["verbs"]}
     assert verbs == {"create", "patch", "delete"}
 
