@@ -152,13 +152,15 @@ def test_a_pod_in_the_way(objects: Objects) -> None:
 
 
 def test_a_run_that_only_claims_an_installation(objects: Objects) -> None:
-    """A run that names an Installation it is not owned by brings a record of its own, and never the latest outputs."""
+    """A run that names an Installation it is not owned by is refused, and changes nothing for the Installation."""
     command = {"name": "main", "command": ["sh", "-c", 'printf real > "$OUTHAUL_OUTPUTS/key"']}
     objects.install("service", engine="exec", commands={"install": [command]})
     installation = objects.ready("service")
     claim = {"name": "service", "uid": installation["metadata"]["uid"], "generation": 9, "number": 9}
     objects.create("AgentAction", "by-hand", spec=action('printf forged > "$OUTHAUL_OUTPUTS/key"', installation=claim))
-    succeeded(objects, "by-hand")
+    run = objects.ended("by-hand")["status"]
+    assert (run["phase"], run["reason"]) == ("Failed", "InvalidSpec")
+    assert "spec.installation is for the operator's own runs" in run["message"]
     objects.settle()
     assert objects.secret("service-outputs") == {"key": b"real"}
     assert objects.get("Installation", "service")["status"]["action"] == installation["status"]["action"]

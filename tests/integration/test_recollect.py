@@ -38,6 +38,7 @@ def lose_outputs(objects: Objects, stack: Stack, name: str, spec: Json) -> str:
     stack.kill_operator()
     try:
         objects.until("Pod", run, lambda one: one["status"]["phase"] == "Succeeded", what="its agent has ended")
+        objects.patch("AgentConfig", "default", {"spec": {"linger": "10m"}})
     finally:
         stack.start_operator()
     return run

@@ -1,0 +1,213 @@
+"""The operator under its admission policy, and what its account can do without one.
+
+The tests' API server is too old for a ValidatingAdmissionPolicy. A webhook takes its place: the API server sends it
+every request that the policy's rules name, and it answers as the policy's expressions say.
+"""
+
+import base64
+import http.server
+import json
+import ssl
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster.controlplane import ControlPlane
+from cluster.errors import RequestFailed
+from cluster.objects import Json, Objects
+from cluster.stack import REPOSITORY, Stack, operator_user
+from cluster.waiting import until
+from policies import Policy
+
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+JSON_PATCH, MERGE = "application/json-patch+json", "application/merge-patch+json"
+COMMAND = {"name": "main", "command": ["sh", "-c", 'printf up > "$OUTHAUL_OUTPUTS/state"']}
+SPEC: dict[str, Any] = {"engine": "exec", "commands": {"install": [COMMAND], "uninstall": [COMMAND]}}
+
+
+class Reviews:
+    """What the API server has asked, and the policy that answers."""
+
+    def __init__(self) -> None:
+        self.policy = Policy(REPOSITORY / "deploy/components/admission-policy/policy.yaml")
+        self.requests: list[Json] = []
+
+    def answer(self, review: Json) -> Json:
+        """Answers an AdmissionReview."""
+        request = review["request"]
+        self.requests.append(request)
+        refusal = self.policy.refusal(request)
+        response: Json = {"uid": request["uid"], "allowed": refusal is None}
+        if refusal is not None:
+            response["status"] = {"code": 422, "message": refusal}
+        return {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}
+
+    def of_the_operator(self, namespace: str) -> set[tuple[str, str]]:
+        """Operation and the Secret's type of each request of the operator in a namespace."""
+        theirs = (one for one in self.requests if one["userInfo"]["username"] == operator_user())
+        return {
+            (one["operation"], (one["object"] or one["oldObject"])["type"])
+            for one in theirs
+            if one["namespace"] == namespace
+        }
+
+
+@pytest.fixture(scope="module")
+def reviews(stack: Stack, shared_objects: Objects) -> Iterator[Reviews]:
+    """The policy, in force in the module's namespace."""
+    found = Reviews()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            body = json.dumps(found.answer(json.loads(self.rfile.read(length)))).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    plane = stack.control_plane
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    pair = plane.authority.issue("webhook", "webhook", names=["127.0.0.1"])
+    context.load_cert_chain(pair.certificate, pair.key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    name = f"reviews-{uuid.uuid4().hex[:10]}"
+    try:
+        _register(plane, name, shared_objects.namespace, server.server_address[1], found.policy.rules)
+        yield found
+    finally:
+        plane.request("DELETE", f"{WEBHOOKS}/{name}")
+        server.shutdown()
+        server.server_close()
+
+
+def _register(plane: ControlPlane, name: str, namespace: str, port: int, rules: list[Json]) -> None:
+    label = {"metadata": {"labels": {"reviewed-by": name}}}
+    plane.request("PATCH", f"/api/v1/namespaces/{namespace}", label, content_type=MERGE)
+    authority = base64.b64encode(plane.authority.ca.certificate.read_bytes()).decode()
+    webhook = {
+        "name": "reviews.outhaul.dev",
+        "clientConfig": {"url": f"https://127.0.0.1:{port}/", "caBundle": authority},
+        "rules": rules,
+        "namespaceSelector": {"matchLabels": {"reviewed-by": name}},
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 30,
+    }
+    plane.request("POST", WEBHOOKS, {"metadata": {"name": name}, "webhooks": [webhook]})
+    secrets = as_operator(plane, namespace)
+
+    def refused() -> bool:
+        try:
+            secrets.create("Secret", f"probe-{uuid.uuid4().hex[:10]}")
+        except RequestFailed:
+            return True
+        return False
+
+    until(refused, what="the API server asks the webhook")
+
+
+def as_operator(plane: ControlPlane, namespace: str) -> Objects:
+    """A namespace as the operator's account sees it."""
+    return Objects(plane, namespace, plane.client_for(operator_user()))
+
+
+def attempt(objects: Objects, method: str, name: str, body: Any, how: str) -> Any:
+    """Asks for something about a Secret, as the operator's account."""
+    client = objects.control_plane.client_for(operator_user())
+    path = f"/api/v1/namespaces/{objects.namespace}/secrets/{name}"
+    return client.request(method, path, body, content_type=how)
+
+
+ATTEMPTS = [
+    pytest.param("PATCH", [], JSON_PATCH, id="empty JSON patch"),
+    pytest.param("PATCH", [{"op": "test", "path": "/type", "value": "Opaque"}], JSON_PATCH, id="patch that only tests"),
+    pytest.param("PATCH", {}, MERGE, id="empty merge patch"),
+    pytest.param("PATCH", {"stringData": {"token": "mine"}}, MERGE, id="merge patch"),
+    pytest.param("DELETE", None, "application/json", id="delete"),
+]
+
+
+def test_a_whole_life_under_the_policy(reviews: Reviews, shared_objects: Objects) -> None:
+    """The operator installs, upgrades, renames and uninstalls, and never needs what the policy refuses."""
+    objects = shared_objects
+    objects.install("service", **SPEC)
+    objects.ready("service")
+    objects.respec("service", parameters={"changed": True})
+    objects.ready("service")
+    objects.respec("service", outputs={"secretName": "elsewhere"})
+    objects.until("Secret", "elsewhere", lambda _: True, what="it is there")
+    objects.gone("Secret", "service-outputs")
+    objects.create("AgentConfig", "default", spec={"ttlSecondsAfterFinished": 0})
+    objects.respec("service", parameters={"changed": "again"})
+    run = objects.ready("service")["status"]["action"]["name"]
+    objects.gone("Secret", f"{run}-run")
+    objects.delete("Installation", "service")
+    objects.gone("Installation", "service")
+    seen = reviews.of_the_operator(objects.namespace)
+    types = {"outhaul.dev/run", "outhaul.dev/outputs"}
+    assert {one for one in seen if one[1] in types} >= {
+        ("CREATE", "outhaul.dev/run"),
+        ("DELETE", "outhaul.dev/run"),
+        ("CREATE", "outhaul.dev/outputs"),
+        ("UPDATE", "outhaul.dev/outputs"),
+        ("DELETE", "outhaul.dev/outputs"),
+    }
+    # Beside them there are only the attempts of this module.
+    assert {type_ for _, type_ in seen} <= types | {"Opaque"}
+
+
+@pytest.mark.parametrize(("method", "body", "how"), ATTEMPTS)
+def test_a_foreign_secret_is_refused(
+    reviews: Reviews, shared_objects: Objects, method: str, body: Any, how: str
+) -> None:
+    """Under the policy the operator's account can neither see nor change nor delete a Secret that is not Outhaul's."""
+    name = f"foreign-{uuid.uuid4().hex[:10]}"
+    shared_objects.create("Secret", name, stringData={"token": "hunter2"})
+    with pytest.raises(RequestFailed) as caught:
+        attempt(shared_objects, method, name, body, how)
+    assert "may write its own Secrets alone" in str(caught.value) or "may touch its own" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert base64.b64encode(b"hunter2").decode() not in str(caught.value)
+    assert shared_objects.secret(name) == {"token": b"hunter2"}
+
+
+def test_no_other_secret_is_made(reviews: Reviews, shared_objects: Objects) -> None:
+    """Under the policy the operator's account makes no Secret that others would take for theirs."""
+    theirs = as_operator(shared_objects.control_plane, shared_objects.namespace)
+    for type_, metadata in (
+        ("Opaque", {}),
+        ("kubernetes.io/service-account-token", {"annotations": {"kubernetes.io/service-account.name": "default"}}),
+    ):
+        with pytest.raises(RequestFailed) as caught:
+            theirs.create("Secret", "made", type=type_, metadata=metadata)
+        assert "may write its own Secrets alone" in str(caught.value)
+    assert "made" not in shared_objects.names("Secret")
+
+
+def test_others_are_not_affected(reviews: Reviews, shared_objects: Objects) -> None:
+    """Whoever is not the operator makes, patches and deletes Secrets as before."""
+    shared_objects.create("Secret", "theirs", stringData={"a": "1"})
+    shared_objects.patch("Secret", "theirs", {"stringData": {"a": "2"}})
+    shared_objects.delete("Secret", "theirs")
+    asked = {one["operation"] for one in reviews.requests if one["name"] == "theirs"}
+    assert asked == {"CREATE", "UPDATE", "DELETE"}
+
+
+def test_without_the_policy_a_patch_shows_a_secret(objects: Objects) -> None:
+    """RBAC alone does not keep the operator's account from reading: this is what the policy is for."""
+    objects.create("Secret", "foreign", stringData={"token": "hunter2"})
+    shown = attempt(objects, "PATCH", "foreign", [], JSON_PATCH)
+    assert base64.b64decode(shown["data"]["token"]) == b"hunter2"
+    with pytest.raises(RequestFailed) as caught:
+        attempt(objects, "GET", "foreign", None, "application/json")
+    assert caught.value.status == 403
