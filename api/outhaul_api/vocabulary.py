@@ -18,6 +18,9 @@ RECOLLECT_ANNOTATION = f"{GROUP}/recollect"
 UNINSTALL_FIRST_ANNOTATION = f"{GROUP}/uninstall-first"
 """On an Installation: `true` lets it be uninstalled although others use its outputs or depend on it."""
 
+FORCE_DELETE_ANNOTATION = f"{GROUP}/force-delete"
+"""On an Installation that is being deleted: `true` lets it go without an uninstall, whatever it waits for."""
+
 RUN_ANNOTATION = f"{GROUP}/run"
 """On a latest Secret: the name of the run that last changed it."""
 
@@ -257,6 +260,8 @@ class Reason(StrEnum):
     NO_AGENT_IMAGE = "NoAgentImage"
     RUN_FAILED = "RunFailed"
     UNINSTALL_FAILED = "UninstallFailed"
+    LEFT_BEHIND = "LeftBehind"
+    """An Installation went without an uninstall."""
     SOURCE_KEPT = "SourceKept"
     SOURCE_NOT_KEPT = "SourceNotKept"
     """There is no copy of what the run was made from: an uninstall needs what the spec refers to."""

@@ -156,13 +156,19 @@ class Cluster:
             return False
         return True
 
-    async def create(self, kind: Kind, body: Object) -> Object:
+    async def create(self, kind: Kind, body: Object, *, dry_run: bool = False) -> Object:
         """Creates an object.
+
+        Args:
+            kind: The object's kind.
+            body: The object.
+            dry_run: Only asks whether it could be created.
 
         Raises:
             AlreadyExistsError: There is one of that name; the caller decides whether it is the same.
         """
-        return await self._json("POST", kind, body["metadata"]["namespace"], body=body, query={"fieldManager": MANAGER})
+        query = {"fieldManager": MANAGER} | ({"dryRun": "All"} if dry_run else {})
+        return await self._json("POST", kind, body["metadata"]["namespace"], body=body, query=query)
 
     async def replace(self, kind: Kind, obj: Object) -> Object:
         """Writes an object whole, as it was read but for what was changed in it.

@@ -6,7 +6,19 @@
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase, Reason
 
-from outhaul_operator import configs, endings, engines, events, inputs, launches, lending, needs, outcomes, publishing
+from outhaul_operator import (
+    configs,
+    endings,
+    engines,
+    events,
+    inputs,
+    launches,
+    lending,
+    namespaces,
+    needs,
+    outcomes,
+    publishing,
+)
 from outhaul_operator.agentactions import agent_action
 from outhaul_operator.cluster import AlreadyExistsError, Kind, Object, RefusedError
 from outhaul_operator.decisions import Due, InFlight, belongs, next_run, reference_of
@@ -14,9 +26,6 @@ from outhaul_operator.engines.plan import Plan
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.passes import Pass
 from outhaul_operator.verdicts import StalledError
-
-_TERMINATING = "because it is being terminated"
-"""The API server's words when something is created in a namespace that is being deleted."""
 
 
 class NamespaceEndsError(Exception):
@@ -87,7 +96,7 @@ async def _create(this: Pass, body: Object) -> AgentAction:
                 Reason.NAME_TAKEN, f"AgentAction {name} exists and is not this Installation's; delete it"
             ) from None
     except RefusedError as error:
-        if _TERMINATING in error.message:
+        if namespaces.says_that_it_ends(error):
             raise NamespaceEndsError from error
         raise StalledError(Reason.INVALID_SPEC, f"the run was refused by the API server: {error.message}") from error
     this.context.view.put(Kind.AGENT_ACTION, created)

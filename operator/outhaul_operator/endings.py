@@ -3,9 +3,17 @@
 `installations` calls it where nothing is installed any more, `dispatches` where an uninstall takes no run.
 """
 
-from outhaul_api.vocabulary import Action, ActionPhase, DeletionPolicy, OutputPhase
+from outhaul_api.vocabulary import (
+    FORCE_DELETE_ANNOTATION,
+    UNINSTALL_FINALIZER,
+    Action,
+    ActionPhase,
+    DeletionPolicy,
+    OutputPhase,
+)
 
-from outhaul_operator import finalizers, latest, lending, outcomes, publishing
+from outhaul_operator import finalizers, latest, leaving, lending, namespaces, outcomes, publishing
+from outhaul_operator.cluster import Cluster, Object
 from outhaul_operator.decisions import Due, next_run
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.passes import Pass
@@ -23,9 +31,39 @@ async def release(this: Pass) -> None:
     this.put(await finalizers.set_uninstall(this.cluster, this.obj, wanted=False))
 
 
+async def leave_by_force(this: Pass) -> None:
+    """Lets an Installation go at once, whatever it waits for. A run under way is told to stop: its pod goes too."""
+    await leaving.say(this, f"{FORCE_DELETE_ANNOTATION} is true")
+    await release(this)
+
+
+async def leave_with_namespace(this: Pass) -> None:
+    """Lets an Installation go in whose namespace no uninstall can be started any more."""
+    await leaving.say_of_namespace(this)
+    await release(this)
+
+
+async def leave_unread(cluster: Cluster, obj: Object) -> bool:
+    """Lets an Installation go that cannot be read, where it would be let go without an uninstall.
+
+    Returns:
+        Whether it goes.
+    """
+    metadata = obj["metadata"]
+    if UNINSTALL_FINALIZER not in metadata.get("finalizers", []) or not metadata.get("deletionTimestamp"):
+        return False
+    if not leaving.is_forced(obj) and not await namespaces.is_ending(cluster, metadata["namespace"]):
+        return False
+    await leaving.say_of_unread(cluster, obj)
+    await finalizers.set_uninstall(cluster, obj, wanted=False)
+    return True
+
+
 async def end(this: Pass) -> Outcome | None:
     """Lets an Installation go of which nothing is installed, or says that it stays as that; None where it goes."""
     if this.is_deleting:
+        if this.is_held and this.installation.spec.deletion_policy is DeletionPolicy.ORPHAN:
+            await leaving.say(this, "deletionPolicy Orphan", "Normal")
         await release(this)
         return None
     await lending.drop(this, this.actions)

@@ -26,19 +26,31 @@ async def emit(
         fact: Tells this fact from others with the same reason and message, as a run's name does.
     """
     metadata = obj["metadata"]
-    digest = hashlib.sha256("\0".join([metadata["uid"], type_, reason, message, fact]).encode()).hexdigest()[:16]
+    about = {
+        "apiVersion": obj["apiVersion"],
+        "kind": obj["kind"],
+        "name": metadata["name"],
+        "namespace": metadata["namespace"],
+        "uid": metadata["uid"],
+    }
+    await _post(cluster, _event(metadata["namespace"], about, (type_, reason, message), fact))
+
+
+async def emit_of_namespace(cluster: Cluster, namespace: str, reason: Reason, message: str, *, fact: str) -> None:
+    """Warns of something in a namespace that takes no events any more, where events of namespaces are: in `default`."""
+    about = {"apiVersion": "v1", "kind": "Namespace", "name": namespace}
+    await _post(cluster, _event("default", about, ("Warning", reason, message), fact))
+
+
+def _event(namespace: str, about: Object, said: tuple[EventType, Reason, str], fact: str) -> Object:
+    type_, reason, message = said
+    digest = hashlib.sha256("\0".join([about.get("uid", ""), *said, fact]).encode()).hexdigest()[:16]
     time = now()
-    body = {
+    return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{metadata['name'][:230].rstrip('-.')}.{digest}", "namespace": metadata["namespace"]},
-        "involvedObject": {
-            "apiVersion": obj["apiVersion"],
-            "kind": obj["kind"],
-            "name": metadata["name"],
-            "namespace": metadata["namespace"],
-            "uid": metadata["uid"],
-        },
+        "metadata": {"name": f"{about['name'][:230].rstrip('-.')}.{digest}", "namespace": namespace},
+        "involvedObject": about,
         "type": type_,
         "reason": reason,
         "message": message[:_MAX_MESSAGE],
@@ -47,6 +59,9 @@ async def emit(
         "lastTimestamp": time,
         "count": 1,
     }
+
+
+async def _post(cluster: Cluster, body: Object) -> None:
     try:
         await cluster.create(Kind.EVENT, body)
     except (AlreadyExistsError, RefusedError):

@@ -5,14 +5,26 @@ waits for has changed. It has the step done that is due: `dispatches` starts a r
 keeps the latest Secret, `endings` lets an Installation go, and `standings` writes where it stands.
 """
 
-import logging
 import random
 import time
 from datetime import UTC, datetime
 
+from outhaul_api.vocabulary import InstallationPhase
 from pydantic import ValidationError
 
-from outhaul_operator import dependencies, dispatches, endings, history, lending, needs, outcomes, showing, standings
+from outhaul_operator import (
+    dependencies,
+    dispatches,
+    endings,
+    history,
+    leaving,
+    lending,
+    namespaces,
+    needs,
+    outcomes,
+    showing,
+    standings,
+)
 from outhaul_operator.agentactions import parse_actions
 from outhaul_operator.context import Context
 from outhaul_operator.decisions import Absent, BackingOff, Decision, Due, InFlight, Settled, Suspended
@@ -26,8 +38,6 @@ from outhaul_operator.view import Key
 
 _FIRST_CHECK_S = 120.0
 """The latest Secrets are compared within this time after a start, so that restarts do not put it off for ever."""
-
-_logger = logging.getLogger(__name__)
 
 
 class Installations:
@@ -65,7 +75,8 @@ class Installations:
         try:
             this = Pass(self._context, obj)
         except ValidationError as error:
-            await standings.refuse(self._context.cluster, obj, explain(error))
+            if not await endings.leave_unread(self._context.cluster, obj):
+                await standings.refuse(self._context.cluster, obj, explain(error))
             return None
         interval = self._context.settings.resync_seconds
         now = time.monotonic()
@@ -98,6 +109,9 @@ async def _step(this: Pass, seen: Decision, *, check: bool) -> Decision | None:
         decision = await this.refresh()
     if decision is None:
         return None
+    if this.is_held and leaving.is_forced(this.obj) and not isinstance(decision, Absent):
+        await endings.leave_by_force(this)
+        return decision
     repeat: WaitingError | None = None
     try:
         outcome = await _act(this, decision, check=check)
@@ -106,11 +120,20 @@ async def _step(this: Pass, seen: Decision, *, check: bool) -> Decision | None:
         repeat = None if error.is_watched else error
     except StalledError as error:
         outcome = outcomes.stalled(error)
+    if outcome is not None and await _is_held_up_for_ever(this, outcome):
+        await endings.leave_with_namespace(this)
+        return decision
     if outcome is not None:
         await standings.write(this, outcome)
     if repeat is not None:
         raise repeat
     return decision
+
+
+async def _is_held_up_for_ever(this: Pass, outcome: Outcome) -> bool:
+    """Tells whether an uninstall waits for something, or for somebody, in a namespace where it can never be started."""
+    is_held_up = this.is_deleting and outcome.phase is not InstallationPhase.RUNNING
+    return is_held_up and await namespaces.is_ending(this.cluster, this.namespace)
 
 
 async def _act(this: Pass, decision: Decision, *, check: bool) -> Outcome | None:
@@ -134,7 +157,5 @@ async def _act(this: Pass, decision: Decision, *, check: bool) -> Outcome | None
             try:
                 return await dispatches.dispatch(this, decision)
             except dispatches.NamespaceEndsError:
-                # Nothing can be run here any more, and nobody is left who could be told on an object.
-                _logger.warning("%s/%s: left installed, its namespace is deleted", this.namespace, this.name)
-                await endings.release(this)
+                await endings.leave_with_namespace(this)
                 return None

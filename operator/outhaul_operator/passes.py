@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation, RunReference
-from outhaul_api.vocabulary import INSTALLATION_LABEL
+from outhaul_api.vocabulary import INSTALLATION_LABEL, UNINSTALL_FINALIZER
 
 from outhaul_operator import names
 from outhaul_operator.agentactions import parse_actions
@@ -55,6 +55,11 @@ class Pass:
     def is_deleting(self) -> bool:
         """Whether the Installation was asked to go."""
         return self.installation.metadata.deletion_timestamp is not None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the Installation has our finalizer."""
+        return UNINSTALL_FINALIZER in self.installation.metadata.finalizers
 
     def put(self, obj: Object) -> None:
         """Takes in what a write or a fresh read answered."""

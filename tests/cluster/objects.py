@@ -243,6 +243,29 @@ class Objects:
             self.respec(name, deletionPolicy="Orphan")
             self.delete("Installation", name)
 
+    def delete_namespace(self) -> None:
+        """Asks for the namespace's deletion, and does not wait for it; one that is gone is fine."""
+        self._has_namespace("DELETE")
+
+    def namespace_gone(self, *, timeout: float = 150.0) -> None:
+        """Waits until the namespace is gone with all that is in it: its controller tries again at growing intervals."""
+        until(
+            lambda: not self._has_namespace("GET"),
+            what=f"namespace {self.namespace} is gone",
+            timeout=timeout,
+            interval=0.5,
+        )
+
+    def _has_namespace(self, verb: str) -> bool:
+        """Asks something of the namespace; returns whether it is there."""
+        try:
+            self.control_plane.request(verb, f"/api/v1/namespaces/{self.namespace}")
+        except RequestFailed as error:
+            if error.status != NOT_FOUND:
+                raise
+            return False
+        return True
+
     def _path(self, kind: str, name: str | None = None) -> str:
         base, plural = _PATHS[kind]
         path = f"{base}/namespaces/{self.namespace}/{plural}"

@@ -48,7 +48,7 @@ def _namespaces(stack: Stack) -> Iterator[Callable[[], Objects]]:
     yield make
     for objects in made:
         objects.abandon()
-        stack.control_plane.request("DELETE", f"/api/v1/namespaces/{objects.namespace}")
+        objects.delete_namespace()
 
 
 @pytest.fixture

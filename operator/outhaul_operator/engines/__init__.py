@@ -64,6 +64,15 @@ def plan(installation: Installation, action: Action, configured: str | None) -> 
     return result
 
 
+def state(installation: Installation, configured: str | None) -> str | None:
+    """Returns where an engine keeps what it knows of an installation, for people; None where it keeps nothing."""
+    name = engine_name(installation, configured)
+    return _STATES[name](installation) if name in _STATES else None
+
+
+_STATES: dict[str, Callable[[Installation], str]] = {"porter": porter.state, "terraform": terraform.state}
+
+
 _FIELDS = {"commands": {"exec"}, "bundle": {"porter"}, "source": {"exec", "terraform"}}
 """Fields that only some engines read; elsewhere they would be ignored."""
 

@@ -33,8 +33,7 @@ def plan(installation: Installation, action: Action) -> Plan:
         raise StalledError(Reason.INVALID_SPEC, "engine porter needs spec.bundle with a repository")
     if not (spec.bundle.version or spec.bundle.digest or spec.bundle.tag):
         raise StalledError(Reason.INVALID_SPEC, "spec.bundle needs one of version, digest and tag; Porter guesses none")
-    name = spec.name or installation.metadata.name
-    namespace = spec.namespace or installation.metadata.namespace
+    name, namespace = _identity(installation)
     document: dict[str, Any] = {
         "schemaType": "Installation",
         "schemaVersion": spec.schema_version or _SCHEMA_VERSION,
@@ -66,6 +65,17 @@ def plan(installation: Installation, action: Action) -> Plan:
         OutputSource(command=CommandSource(command=[*listing, "--output", "json"], format=OutputFormat.PORTER))
     ]
     return result
+
+
+def _identity(installation: Installation) -> tuple[str, str]:
+    spec, metadata = installation.spec, installation.metadata
+    return spec.name or metadata.name, spec.namespace or metadata.namespace
+
+
+def state(installation: Installation) -> str:
+    """Returns where Porter knows of the installation, for people."""
+    name, namespace = _identity(installation)
+    return f"Porter knows it as {name} in its namespace {namespace}"
 
 
 def _parameter_set(name: str, namespace: str, inputs: list[Input], plan: Plan) -> dict[str, Any]:

@@ -62,6 +62,15 @@ def plan(installation: Installation, action: Action) -> Plan:
     return result
 
 
+def state(installation: Installation) -> str:
+    """Returns where Terraform's state is, for people."""
+    suffix, namespace = names.label_value(installation.metadata.name), installation.metadata.namespace
+    return (
+        f"Terraform's state is in Secret tfstate-default-{suffix} of namespace {namespace}, "
+        "unless the module has a backend of its own"
+    )
+
+
 def _backend(namespace: str, suffix: str) -> str:
     return (
         "terraform {\n"
