@@ -44,7 +44,7 @@ async def run(settings: Settings) -> int:
         await server.start(settings.ip, settings.port, read_material(settings.run_dir))
     except RunError as error:
         _log.error("%s: %s", error.problem.reason, error.problem.message)
-        _progress(settings, steps).finish(pb.PHASE_FAILED, error.problem, 0)
+        _progress(settings, steps).finish(pb.PHASE_FAILED, error.problem)
         return EXIT_CODES[pb.PHASE_FAILED]
     try:
         await _work(spec, settings, progress, service, stop)
@@ -91,7 +91,7 @@ async def _work(
     await processes.kill_rest()
     outputs = found.sorted()
     service.hold(outputs)
-    progress.finish(_phase(problem), problem, len(outputs))
+    progress.finish(_phase(problem), problem, [len(output.data) for output in outputs])
     _log.info("the run has ended: %s, %d outputs", pb.Phase.Name(progress.phase)[6:].lower(), len(outputs))
     if problem is not None:
         _log.error("%s: %s", problem.reason, problem.message)

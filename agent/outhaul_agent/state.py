@@ -4,7 +4,7 @@ Its shortened form is the container's termination message.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from google.protobuf import json_format
@@ -64,13 +64,20 @@ class Progress:
         step.finished_at.GetCurrentTime()
         self._notify()
 
-    def finish(self, phase: pb.Phase.ValueType, problem: Problem | None, output_count: int) -> None:
-        """Enters a final phase; steps that have not started never will."""
+    def finish(self, phase: pb.Phase.ValueType, problem: Problem | None, sizes: Collection[int] = ()) -> None:
+        """Enters a final phase; steps that have not started never will.
+
+        Args:
+            phase: the phase.
+            problem: what went wrong.
+            sizes: how many bytes each output has that is held.
+        """
         for step in self._state.steps:
             if step.phase == pb.STEP_PHASE_PENDING:
                 step.phase = pb.STEP_PHASE_SKIPPED
         self._state.phase = phase
-        self._state.output_count = output_count
+        self._state.output_count = len(sizes)
+        self._state.output_bytes = sum(sizes)
         if problem is not None:
             self._state.reason = problem.reason
             self._state.message = _cut(problem.message, MAX_MESSAGE_CHARACTERS)

@@ -6,21 +6,27 @@ is kept, digests are checked, and what it says is never put into an error as it 
 """
 
 import asyncio
-import hashlib
-import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import grpc.aio
-from outhaul_api.vocabulary import OutputType
 from outhaul_grpc import client, protocol
 from outhaul_grpc.layout import PORT, PROTOCOL_VERSIONS
 from outhaul_grpc.v1 import agent_pb2 as pb
 from outhaul_grpc.v1.agent_pb2_grpc import AgentStub
 
+from outhaul_operator.agentoutputs import (
+    Listing,
+    Output,
+    OutputInfo,
+    Source,
+    arrived_output,
+    arriving_output,
+    arriving_source,
+)
 from outhaul_operator.agentstates import RunState, from_wire, printable
 from outhaul_operator.trust import Leaf
 
@@ -32,15 +38,19 @@ CALL_TIMEOUT = 10.0
 IDLE_TIMEOUT = 60.0
 """Seconds without any word on a watch, in which an agent has three heartbeats."""
 READ_BYTES_PER_SECOND = 256 * 1024
-"""The slowest transfer of a value that is waited for."""
+"""The slowest transfer of values that is waited for."""
+READS_PER_SECOND = 50
+"""The fewest values in a second that are waited for."""
+FETCH_TIMEOUT = 60.0
+"""Seconds that fetching the outputs may take beside that."""
 WATCH_BURST = 200
 """States that a watch may bring without a pause: more than an honest run has changes."""
 WATCH_PAUSE = 1.0
 """Seconds between two states after that; the stream pushes back on the agent meanwhile."""
-MAX_VERSIONS = 64
+MAX_VERSIONS = 16
+"""Protocol versions that an agent may speak."""
 
 _Reply = TypeVar("_Reply")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class AgentError(Exception):
@@ -66,40 +76,6 @@ class AgentInfo:
     agent_version: str
     protocol_version: int
     """The newest one that both sides speak."""
-
-
-@dataclass(frozen=True)
-class OutputInfo:
-    """One output without its value, as an agent lists it."""
-
-    name: str
-    type: OutputType
-    sensitive: bool
-    size: int
-    """Of the value, in bytes."""
-    sha256: str
-    """Of the value, in hex."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """One output."""
-
-    name: str
-    type: OutputType
-    sensitive: bool
-    data: bytes = field(repr=False)
-    """The value: raw for strings and bytes, compact JSON for the other types."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """The copy of what a run was made from."""
-
-    data: bytes = field(repr=False)
-    """Packed by the agent, for agents; empty where there is none."""
-    too_large: bool
-    """Whether there is none since it would be too large."""
 
 
 @asynccontextmanager
@@ -131,16 +107,16 @@ class Agent:
         Raises:
             ProtocolMismatch: no version in common; the message names those of both sides.
         """
-        try:
+        with _verdicts():
             reply = _read(await self._stub.GetInfo(pb.GetInfoRequest(), timeout=CALL_TIMEOUT))
-        except grpc.aio.AioRpcError as error:
-            raise _verdict(error) from None
         if reply.run_uid != self._run_uid:
             raise AgentMisbehaved("the agent says that it is another run's")
+        if len(reply.protocol_versions) > MAX_VERSIONS:
+            raise AgentMisbehaved(f"the agent speaks more than {MAX_VERSIONS} versions of the protocol")
         version = printable(reply.agent_version, 64)
         common = protocol.common_versions(reply.protocol_versions)
         if not common:
-            theirs = ", ".join(map(str, sorted(reply.protocol_versions)[:MAX_VERSIONS])) or "none"
+            theirs = ", ".join(map(str, sorted(reply.protocol_versions))) or "none"
             ours = ", ".join(map(str, PROTOCOL_VERSIONS))
             raise ProtocolMismatch(
                 f"the agent (version {version}) speaks protocol {theirs}, this operator speaks {ours}: "
@@ -148,8 +124,11 @@ class Agent:
             )
         return AgentInfo(version, common[0])
 
-    async def watch(self) -> AsyncIterator[RunState]:
+    async def watch(self, steps: Collection[str]) -> AsyncIterator[RunState]:
         """Yields the state now and after each change; the last one is final.
+
+        Args:
+            steps: the names of the run's commands.
 
         Raises:
             AgentUnreachable: the connection is lost, or nothing was heard for too long.
@@ -159,6 +138,8 @@ class Agent:
         try:
             for count in range(2**31):
                 state = await self._next_state(call)
+                if not state.is_of(steps):
+                    raise AgentMisbehaved("the agent reports steps that are not the run's, or not in their order")
                 if state != last:
                     yield state
                 if state.is_final:
@@ -170,41 +151,50 @@ class Agent:
             call.cancel()
 
     async def _next_state(self, call: grpc.aio.UnaryStreamCall[pb.WatchRequest, pb.WatchResponse]) -> RunState:
-        try:
-            reply = _read(await asyncio.wait_for(call.read(), IDLE_TIMEOUT))
-        except grpc.aio.AioRpcError as error:
-            raise _verdict(error) from None
-        except TimeoutError:
-            raise AgentUnreachable(f"the agent has said nothing for {IDLE_TIMEOUT:g} seconds") from None
-        if not isinstance(reply, pb.WatchResponse):
-            raise AgentUnreachable("the agent ended the stream of states before the run has ended")
-        try:
+        with _verdicts():
+            try:
+                reply = _read(await asyncio.wait_for(call.read(), IDLE_TIMEOUT))
+            except TimeoutError:
+                raise AgentUnreachable(f"the agent has said nothing for {IDLE_TIMEOUT:g} seconds") from None
+            if not isinstance(reply, pb.WatchResponse):
+                raise AgentUnreachable("the agent ended the stream of states before the run has ended")
             return from_wire(reply.state)
-        except ValueError as error:
-            raise AgentMisbehaved(f"the agent broke the protocol: {error}") from None
 
-    async def outputs(self) -> list[OutputInfo]:
-        """Returns all outputs that the agent holds, sorted by the UTF-8 bytes of their names."""
-        found: list[OutputInfo] = []
-        total = 0
+    async def fetch(self, announced: RunState) -> tuple[list[OutputInfo], list[Output]]:
+        """Returns all outputs, which are as many and as large as the run's final state has announced.
+
+        Raises:
+            AgentUnreachable: the connection is lost, or it takes too long.
+        """
+        patience = fetch_seconds(announced)
+        try:
+            async with asyncio.timeout(patience):
+                infos = await self.outputs(announced.output_count, announced.output_bytes)
+                if (len(infos), sum(info.size for info in infos)) != (announced.output_count, announced.output_bytes):
+                    raise AgentMisbehaved("the agent lists fewer outputs than it has announced")
+                return infos, [await self.read(info) for info in infos]
+        except TimeoutError:
+            raise AgentUnreachable(f"the agent has not handed over its outputs in {patience:.0f} seconds") from None
+
+    async def outputs(
+        self, most: int = protocol.MAX_OUTPUTS, most_bytes: int = protocol.MAX_TOTAL_BYTES
+    ) -> list[OutputInfo]:
+        """Returns what the agent lists, sorted by the UTF-8 bytes of the outputs' names.
+
+        Args:
+            most: how many it may list.
+            most_bytes: how many bytes they may have together.
+        """
+        listing = Listing(most, most_bytes)
         token = ""
         while True:
             request = pb.ListOutputsRequest(run_uid=self._run_uid, page_token=token)
-            try:
+            with _verdicts():
                 page = _read(await self._stub.ListOutputs(request, timeout=CALL_TIMEOUT))
-            except grpc.aio.AioRpcError as error:
-                raise _verdict(error) from None
-            for one in page.outputs:
-                info = _checked_info(one)
-                if found and info.name.encode() <= found[-1].name.encode():
-                    raise AgentMisbehaved("the agent lists outputs twice or out of order")
-                total += info.size
-                found.append(info)
-                if len(found) > protocol.MAX_OUTPUTS or total > protocol.MAX_TOTAL_BYTES:
-                    raise AgentMisbehaved("the agent lists more outputs than an agent may hold")
+                listing.add(page.outputs)
             token = page.next_page_token
             if not token:
-                return found
+                return listing.found
             if not page.outputs:
                 raise AgentMisbehaved("the agent lists an empty page that is not the last")
 
@@ -212,32 +202,32 @@ class Agent:
         """Returns one of the listed outputs with its value."""
         request = pb.ReadOutputRequest(run_uid=self._run_uid, name=info.name)
         call = self._stub.ReadOutput(request, timeout=CALL_TIMEOUT + info.size / READ_BYTES_PER_SECOND)
-        chunks = (_read(reply).chunk async for reply in call)
+        arriving = arriving_output(info)
         try:
-            data = await _assembled(chunks, info.size, info.sha256)
-        except grpc.aio.AioRpcError as error:
-            raise _verdict(error) from None
+            with _verdicts():
+                async for reply in call:
+                    arriving.add(_read(reply).chunk)
+                return arrived_output(info, arriving.finish())
         finally:
             call.cancel()
-        return Output(info.name, info.type, info.sensitive, data)
 
     async def source(self) -> Source | None:
         """Returns the copy of what the run is made from; None from an agent that is too old to have one."""
         request = pb.ReadSourceRequest(run_uid=self._run_uid)
-        limit = protocol.MAX_SOURCE_BYTES
-        call = self._stub.ReadSource(request, timeout=CALL_TIMEOUT + limit / READ_BYTES_PER_SECOND)
+        call = self._stub.ReadSource(request, timeout=CALL_TIMEOUT + protocol.MAX_SOURCE_BYTES / READ_BYTES_PER_SECOND)
         messages = (_read(reply) async for reply in call)
         try:
-            first = await anext(messages, pb.ReadSourceResponse())
-            info = first.info
-            if not first.HasField("info") or info.size > limit or (info.size and info.too_large):
-                raise AgentMisbehaved("the agent does not say what there is of its source, or more than it may hold")
-            chunks = (message.chunk async for message in messages)
-            return Source(await _assembled(chunks, info.size, info.sha256), info.too_large)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                return None
-            raise _verdict(error) from None
+            with _verdicts():
+                try:
+                    first = await anext(messages, pb.ReadSourceResponse())
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                        return None
+                    raise
+                arriving = arriving_source(first)
+                async for message in messages:
+                    arriving.add(message.chunk)
+                return Source(arriving.finish(), first.info.too_large)
         finally:
             call.cancel()
 
@@ -248,10 +238,8 @@ class Agent:
             digest: `outputs_digest` of what was stored.
         """
         request = pb.AcknowledgeRequest(run_uid=self._run_uid, outputs_digest=digest)
-        try:
+        with _verdicts():
             _read(await self._stub.Acknowledge(request, timeout=CALL_TIMEOUT))
-        except grpc.aio.AioRpcError as error:
-            raise _verdict(error) from None
 
 
 def outputs_digest(infos: list[OutputInfo]) -> str:
@@ -259,20 +247,9 @@ def outputs_digest(infos: list[OutputInfo]) -> str:
     return protocol.outputs_digest((info.name, bytes.fromhex(info.sha256)) for info in infos)
 
 
-async def _assembled(chunks: AsyncIterator[bytes], size: int, sha256: str) -> bytes:
-    """Returns what an agent sends in pieces, if it is what it has said before."""
-    data = bytearray()
-    async for chunk in chunks:
-        if not 0 < len(chunk) <= protocol.MAX_CHUNK_BYTES:
-            raise AgentMisbehaved("the agent sends pieces of a size that none may have")
-        if len(data) + len(chunk) > size:
-            raise AgentMisbehaved("the agent sends more than it has listed")
-        data += chunk
-    if len(data) != size:
-        raise AgentMisbehaved("the agent sends less than it has listed")
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise AgentMisbehaved("the agent sends what has not the digest that it has listed")
-    return bytes(data)
+def fetch_seconds(announced: RunState) -> float:
+    """Returns how long the outputs of a run may take to come, all together."""
+    return FETCH_TIMEOUT + announced.output_bytes / READ_BYTES_PER_SECOND + announced.output_count / READS_PER_SECOND
 
 
 def _read(reply: _Reply | None) -> _Reply:
@@ -282,16 +259,6 @@ def _read(reply: _Reply | None) -> _Reply:
     return reply
 
 
-def _checked_info(info: pb.OutputInfo) -> OutputInfo:
-    if len(info.name.encode()) > protocol.MAX_NAME_BYTES:
-        raise AgentMisbehaved("the agent lists an output with a name that is too long")
-    if info.type not in OutputType.__members__.values():
-        raise AgentMisbehaved("the agent lists an output of a type that nobody knows")
-    if not _SHA256.fullmatch(info.sha256):
-        raise AgentMisbehaved("the agent lists an output without a digest")
-    return OutputInfo(info.name, OutputType(info.type), info.sensitive, info.size, info.sha256)
-
-
 _STRANGERS = {
     "Hostname Verification Check failed": "what answers there has the certificate of another run",
     "CERTIFICATE_VERIFY_FAILED": "what answers there has no certificate of this operator's authority for an agent, or "
@@ -299,6 +266,17 @@ _STRANGERS = {
     "TSI_PROTOCOL_FAILURE": "what answers there does not speak TLS 1.3",
 }
 """What gRPC says of a peer that is not the agent, and what that means."""
+
+
+@contextmanager
+def _verdicts() -> Iterator[None]:
+    """Turns what goes wrong in a call, and what no honest agent says, into an `AgentError`."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise _verdict(error) from None
+    except ValueError as error:
+        raise AgentMisbehaved(f"the agent broke the protocol: {error}") from None
 
 
 def _verdict(error: grpc.aio.AioRpcError) -> AgentError:

@@ -1,10 +1,12 @@
 """What an agent says about its run, turned into the API's words. Pure, and the agent is not believed.
 
-`agents` uses it for states that are streamed, `runs` for the termination message of an agent that is gone. A
-state that is nonsense is refused; texts are bounded and made printable, unknown reasons become `RunFailed`.
+`agents` uses it for states that are streamed, `runs` for the termination message of an agent that is gone, which
+anybody in the container can write. A state that is nonsense is refused; texts are bounded and made printable, reasons
+that no agent gives become `RunFailed`.
 """
 
 import datetime as dt
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from google.protobuf import json_format
@@ -12,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from outhaul_api.agentaction import StepStatus
 from outhaul_api.vocabulary import ActionPhase, Reason, StepPhase
 from outhaul_grpc.layout import TERMINATION_LIMIT
-from outhaul_grpc.protocol import MAX_MESSAGE_CHARACTERS, MAX_STEPS
+from outhaul_grpc.protocol import MAX_MESSAGE_CHARACTERS, MAX_OUTPUTS, MAX_STEPS, MAX_TOTAL_BYTES
 from outhaul_grpc.v1 import agent_pb2 as pb
 
 _PHASES = {
@@ -30,7 +32,26 @@ _STEP_PHASES = {
     pb.STEP_PHASE_FAILED: StepPhase.FAILED,
     pb.STEP_PHASE_SKIPPED: StepPhase.SKIPPED,
 }
+AGENT_REASONS = frozenset(
+    {
+        Reason.INVALID_SPEC,
+        Reason.RUN_FAILED,
+        Reason.SOURCE_MISSING,
+        Reason.COMMAND_FAILED,
+        Reason.COMMAND_NOT_FOUND,
+        Reason.TIMED_OUT,
+        Reason.CANCELLED,
+        Reason.BAD_OUTPUT,
+        Reason.DUPLICATE_OUTPUT,
+        Reason.OUTPUT_TOO_LARGE,
+        Reason.PROTOCOL_MISMATCH,
+    }
+)
+"""What an agent may say of its run; the operator acts on other reasons, and gives those itself."""
 _NAME_CHARACTERS = 63
+_EXIT_CODES = range(256)
+_LAST_SECOND = 253402300799
+"""Of the year 9999: what RFC 3339 can write."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +67,8 @@ class RunState:
     """In the order of the run; a termination message may leave out steps that ended well."""
     output_count: int
     """How many outputs the agent holds."""
+    output_bytes: int
+    """How many bytes they have together."""
     acknowledged: bool
     """Whether the agent was told that everything is stored; known from a termination message only."""
 
@@ -53,6 +76,11 @@ class RunState:
     def is_final(self) -> bool:
         """True when the commands have ended and the outputs were read."""
         return self.phase.is_final
+
+    def is_of(self, steps: Iterable[str]) -> bool:
+        """Tells whether it speaks of no other steps than a run's, each once and in their order."""
+        known = iter(steps)
+        return all(step.name in known for step in self.steps)
 
 
 def from_wire(state: pb.RunState) -> RunState:
@@ -65,6 +93,8 @@ def from_wire(state: pb.RunState) -> RunState:
         raise ValueError(f"it reports the phase {state.phase:d}, which nobody knows")
     if len(state.steps) > MAX_STEPS:
         raise ValueError(f"it reports {len(state.steps)} steps, more than {MAX_STEPS}")
+    if state.output_count > MAX_OUTPUTS or state.output_bytes > MAX_TOTAL_BYTES:
+        raise ValueError("it announces more outputs than an agent may hold")
     phase = _PHASES[state.phase]
     return RunState(
         phase=phase,
@@ -72,6 +102,7 @@ def from_wire(state: pb.RunState) -> RunState:
         message=printable(state.message, MAX_MESSAGE_CHARACTERS),
         steps=tuple(_step(step) for step in state.steps),
         output_count=state.output_count,
+        output_bytes=state.output_bytes,
         acknowledged=state.acknowledged,
     )
 
@@ -93,7 +124,7 @@ def printable(text: str, limit: int) -> str:
 
 
 def _reason(text: str, phase: ActionPhase) -> Reason | None:
-    if text in Reason.__members__.values():
+    if text in AGENT_REASONS:
         return Reason(text)
     return Reason.RUN_FAILED if text or phase is ActionPhase.FAILED else None
 
@@ -101,6 +132,8 @@ def _reason(text: str, phase: ActionPhase) -> Reason | None:
 def _step(step: pb.StepState) -> StepStatus:
     if step.phase not in _STEP_PHASES:
         raise ValueError(f"it reports a step in the phase {step.phase:d}, which nobody knows")
+    if step.exit_code not in _EXIT_CODES:
+        raise ValueError("it reports an exit code that no command has")
     return StepStatus(
         name=printable(step.name, _NAME_CHARACTERS),
         phase=_STEP_PHASES[step.phase],
@@ -111,8 +144,6 @@ def _step(step: pb.StepState) -> StepStatus:
 
 
 def _time(timestamp: Timestamp) -> str:
-    try:
-        moment = dt.datetime.fromtimestamp(timestamp.seconds, dt.UTC)
-    except (ValueError, OverflowError, OSError):
-        raise ValueError("it reports a time that does not exist") from None
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if not 0 <= timestamp.seconds <= _LAST_SECOND:
+        raise ValueError("it reports a time at which no command has run")
+    return dt.datetime.fromtimestamp(timestamp.seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

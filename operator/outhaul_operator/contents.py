@@ -6,7 +6,7 @@ its fuel. Its own messages may quote values, so they are not passed on.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import minijinja
@@ -14,9 +14,12 @@ from outhaul_api.installation import Outputs
 from outhaul_api.vocabulary import KeyStyle, OutputType, Reason
 
 from outhaul_operator import encoding, names
-from outhaul_operator.agents import Output
+from outhaul_operator.agentoutputs import Output
 from outhaul_operator.verdicts import StalledError
 
+_MAX_SHOWN_BYTES = 1024 * 1024
+"""Of outputs that templates use: what a Secret can hold. As Python's objects, JSON may take seventy times the room."""
+_WORD = re.compile(r"\w+")
 _FUEL = 100_000
 """What one template may use; a plain one of a few lines needs hundreds, one that copies 1 MiB some 20,000."""
 
@@ -45,13 +48,13 @@ def contents(outputs: Sequence[Output], wanted: Outputs) -> dict[str, bytes]:
         result["type"] = wanted.binding.type.encode()
         if wanted.binding.provider is not None:
             result["provider"] = wanted.binding.provider.encode()
-    variables = _variables(outputs)
+    shown = _Shown(outputs, wanted.template.values())
     for key, template in sorted(wanted.template.items()):
         if encoding.key_for(key) != key:
             raise StalledError(
                 Reason.TEMPLATE_FAILED, f"spec.outputs.template: {key!r} is no key that a Secret may have; rename it"
             )
-        result[key] = _render(key, template, variables)
+        result[key] = _render(key, template, shown)
     return result
 
 
@@ -79,17 +82,38 @@ def _number(text: str) -> int | str:
     return int(text) if len(text) < 19 else text  # noqa: PLR2004 - what surely fits into 64 bits
 
 
-def _variables(outputs: Sequence[Output]) -> dict[str, object]:
-    """Returns what templates can use: not bytes, nor what is not what its type says, since no agent is believed."""
-    result = {}
-    for output in outputs:
-        if output.type is not OutputType.BYTES:
+class _Shown:
+    """What templates can use: not bytes, nor what is not what its type says, since no agent is believed.
+
+    Args:
+        outputs: All outputs.
+        templates: The templates. Only what they name is taken apart, or all of it where they go through `outputs`.
+
+    Raises:
+        StalledError: That would be too much.
+    """
+
+    def __init__(self, outputs: Sequence[Output], templates: Iterable[str]) -> None:
+        named = {word for template in templates for word in _WORD.findall(template)}
+        used = [
+            one for one in outputs if one.type is not OutputType.BYTES and (one.name in named or "outputs" in named)
+        ]
+        size = sum(len(one.data) for one in used)
+        if size > _MAX_SHOWN_BYTES:
+            raise StalledError(
+                Reason.TEMPLATE_FAILED,
+                f"spec.outputs.template: the outputs that the templates use have {size:,} bytes together, more than "
+                f"{_MAX_SHOWN_BYTES:,}; name those that are needed, instead of going through all outputs",
+            )
+        self.variables: dict[str, object] = {}
+        for one in used:
             with suppress(ValueError, RecursionError):
-                result[output.name] = _variable(output)
-    return result
+                self.variables[one.name] = _variable(one)
+        unfit = {one.name for one in outputs if one.type is OutputType.BYTES or one in used} - self.variables.keys()
+        self.names = [one.name for one in outputs if one.name not in unfit]
 
 
-def _render(key: str, template: str, variables: dict[str, object]) -> bytes:
+def _render(key: str, template: str, shown: _Shown) -> bytes:
     environment = minijinja.Environment(
         undefined_behavior="strict", fuel=_FUEL, pycompat=False, keep_trailing_newline=True, finalizer=_shown
     )
@@ -97,7 +121,7 @@ def _render(key: str, template: str, variables: dict[str, object]) -> bytes:
     environment.remove_filter("sum")
     where = f"spec.outputs.template {key!r}"
     # `self` is the name of an argument of the method; like every output it is in `outputs` as well.
-    given = {**variables, "outputs": variables}
+    given = {**shown.variables, "outputs": shown.variables}
     given.pop("self", None)
     try:
         return environment.render_str(template, **given).encode()
@@ -109,7 +133,7 @@ def _render(key: str, template: str, variables: dict[str, object]) -> bytes:
         if error.kind == "UndefinedError":
             missing = environment.undeclared_variables_in_str(template) - given.keys() - environment.globals.keys()
             if missing:
-                known = ", ".join(sorted(variables)) or "none"
+                known = encoding.joined_names(shown.names) or "none"
                 what = f"there is no output {', '.join(sorted(missing))}; there are {known}"
         raise StalledError(
             Reason.TEMPLATE_FAILED, f"{where}: line {error.line}: {what}; correct the template"

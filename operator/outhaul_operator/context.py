@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from outhaul_operator.authorities import Authorities
+from outhaul_operator.budget import Budget
 from outhaul_operator.cluster import Cluster
 from outhaul_operator.settings import Settings
 from outhaul_operator.view import View
@@ -19,3 +20,5 @@ class Context:
     """Sign the certificates of runs, and prove to their agents who calls."""
     fingerprint_key: bytes = field(repr=False)
     """For the keyed digests of sensitive outputs."""
+    budget: Budget = field(default_factory=Budget)
+    """For outputs on their way through this process."""

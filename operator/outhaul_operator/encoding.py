@@ -2,16 +2,18 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from outhaul_api.installationoutput import Output, SecretKeyReference
 from outhaul_api.vocabulary import OutputType
 
-from outhaul_operator.agents import Output as AgentOutput
+from outhaul_operator.agentoutputs import Output as AgentOutput
+from outhaul_operator.agentstates import printable
 
 MAX_SECRET_BYTES = 1024 * 1024
 """What the API server takes as the sum of a Secret's values (core/v1 MaxSecretSize)."""
@@ -201,10 +203,9 @@ def encode(
     return Encoded(secrets=secrets, outputs=records, too_large=too_large)
 
 
-def joined_names(outputs: Sequence[Output]) -> str:
-    """Returns the names for `kubectl get`, cut where they are too many."""
-    text = ",".join(one.name for one in outputs)
-    return text if len(text) <= _MAX_NAMES else f"{text[: _MAX_NAMES - 1]}…"
+def joined_names(names: Iterable[str]) -> str:
+    """Returns names for people, and for `kubectl get`: without control characters, cut where they are too many."""
+    return printable(",".join(itertools.islice(names, _MAX_NAMES)), _MAX_NAMES)
 
 
 def encoded_data(data: Mapping[str, bytes]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from outhaul_api.installation import Input, Installation
 from outhaul_api.installationoutput import InstallationOutput, Output
 from outhaul_api.vocabulary import RETRY_ANNOTATION, OutputType, Reason
 
-from outhaul_operator import names, paths
+from outhaul_operator import encoding, names, paths
 from outhaul_operator.cluster import Kind
 from outhaul_operator.engines.plan import Plan, compact
 from outhaul_operator.verdicts import StalledError, VerdictError, WaitingError
@@ -149,7 +149,7 @@ def _find(one: Input, record: InstallationOutput | None) -> Output:
         )
     found = [output for output in record.status.outputs if output.name == wanted.name]
     if not found:
-        known = ", ".join(output.name for output in record.status.outputs[:20]) or "none"
+        known = encoding.joined_names(output.name for output in record.status.outputs) or "none"
         raise WaitingError(
             Reason.OUTPUT_NOT_FOUND,
             f"{where} has no output {wanted.name!r}, but {known}; correct the name, or have it give that output",

@@ -13,8 +13,11 @@ from outhaul_grpc.layout import KEPT_FILE
 from outhaul_grpc.protocol import MAX_SOURCE_BYTES
 
 from outhaul_operator import encoding, guarded, names, ownership, statuses
-from outhaul_operator.agents import Agent, Source
-from outhaul_operator.cluster import AlreadyExistsError, ApiError, Cluster, Kind, NotFoundError, Object, RefusedError
+from outhaul_operator.agentoutputs import Source
+from outhaul_operator.agents import Agent
+from outhaul_operator.budget import weight
+from outhaul_operator.cluster import AlreadyExistsError, ApiError, Kind, NotFoundError, Object, RefusedError
+from outhaul_operator.context import Context
 
 _logger = logging.getLogger(__name__)
 
@@ -23,11 +26,12 @@ class Keeper:
     """Keeps the copy of one run.
 
     Args:
-        cluster: Where.
+        context: What that needs.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, context: Context) -> None:
+        self._cluster = context.cluster
+        self._budget = context.budget
         self._why_not = "the agent was gone before it could be asked"
 
     async def keep(self, action: AgentAction, agent: Agent, status: AgentActionStatus) -> AgentActionStatus:
@@ -41,6 +45,10 @@ class Keeper:
         """
         if not action.spec.keep_source or statuses.tells_of_source(status):
             return status
+        async with self._budget.reserve(action.metadata.namespace, weight(1, MAX_SOURCE_BYTES)):
+            return await self._fetch(action, agent, status)
+
+    async def _fetch(self, action: AgentAction, agent: Agent, status: AgentActionStatus) -> AgentActionStatus:
         source = await agent.source()
         if source is None:
             return statuses.source_not_kept(status, "the agent is too old; use an image of the operator's version")

@@ -56,10 +56,8 @@ async def publish_latest(
     """
     shards, too_large = encoding.pack(data)
     if too_large:
-        raise StalledError(
-            Reason.OUTPUT_TOO_LARGE,
-            f"{', '.join(sorted(too_large))} of Secret {name} would be larger than {encoding.MAX_SECRET_BYTES:,} bytes",
-        )
+        keys, most = encoding.joined_names(sorted(too_large)), encoding.MAX_SECRET_BYTES
+        raise StalledError(Reason.OUTPUT_TOO_LARGE, f"{keys} of Secret {name} would be larger than {most:,} bytes")
     before = 0
     for index in reversed(range(len(shards))):
         part = name + (f"-{index}" if index else "")

@@ -5,7 +5,8 @@ Every step may run again after a crash: what exists is compared, what is equal i
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from outhaul_api.agentaction import AgentAction
@@ -13,6 +14,7 @@ from outhaul_api.installationoutput import (
     InstallationOutput,
     InstallationOutputSpec,
     InstallationOutputStatus,
+    Output,
     Provenance,
 )
 from outhaul_api.vocabulary import (
@@ -23,7 +25,8 @@ from outhaul_api.vocabulary import (
 )
 
 from outhaul_operator import encoding, guarded, names, ownership
-from outhaul_operator.agents import Output as AgentOutput
+from outhaul_operator.agentoutputs import Output as AgentOutput
+from outhaul_operator.budget import Budget, BudgetError, weight
 from outhaul_operator.cluster import AlreadyExistsError, Cluster, Kind, NotFoundError, Object, RefusedError
 from outhaul_operator.verdicts import RunFailedError
 
@@ -119,7 +122,7 @@ def _record(
     status = InstallationOutputStatus(
         phase=phase,
         outputs=encoded.outputs,
-        output_names=encoding.joined_names(encoded.outputs) or None,
+        output_names=encoding.joined_names(one.name for one in encoded.outputs) or None,
         secret_name=encoded.secrets[0][0],
         provenance=provenance,
     )
@@ -171,32 +174,51 @@ async def _write_run_secret(cluster: Cluster, action: AgentAction, name: str, da
         raise RunFailedError(Reason.BAD_OUTPUT, f"the Secret of the outputs was refused: {error.message}") from error
 
 
-async def read_run(cluster: Cluster, action: AgentAction) -> list[AgentOutput]:
-    """Reads a run's outputs back from its Secrets, as its record lists them.
+class LostError(Exception):
+    """What a run has stored is gone, or is not what its record says."""
+
+
+@asynccontextmanager
+async def stored(cluster: Cluster, budget: Budget, action: AgentAction) -> AsyncIterator[list[AgentOutput]]:
+    """Gives a run's outputs back, from its Secrets, as its record lists them; they are to be let go in the end.
 
     Raises:
-        NotFoundError: The record or a Secret is gone.
-        NotOursError: A Secret of that name is not the run's, or lacks what the record says is in it.
+        LostError: The record or a Secret is gone, is not the run's, or is not what it was.
     """
-    namespace = action.metadata.namespace
-    obj = await cluster.get(Kind.INSTALLATION_OUTPUT, namespace, action.metadata.name)
-    record = InstallationOutput.model_validate(obj)
-    stored: dict[str, dict[str, str]] = {}
-    for output in record.status.outputs:
-        where = output.secret_key_ref
-        if where is not None and where.name not in stored:
-            secret = await guarded.guarded_read(cluster, namespace, where.name, SecretType.OUTPUTS, action.metadata.uid)
-            stored[where.name] = secret.get("data", {})
+    namespace, name = action.metadata.namespace, action.metadata.name
     try:
-        return [
-            AgentOutput(one.name, one.type, one.sensitive, base64.b64decode(stored[where.name][where.key]))
-            for one in record.status.outputs
-            if (where := one.secret_key_ref) is not None
-        ]
-    except KeyError as error:
-        raise guarded.NotOursError(
-            f"the record of {action.metadata.name} names {error}, which is in no Secret of it"
-        ) from None
+        obj = await cluster.get(Kind.INSTALLATION_OUTPUT, namespace, name)
+    except NotFoundError:
+        raise LostError(f"InstallationOutput {name} is gone") from None
+    listed = [one for one in InstallationOutput.model_validate(obj).status.outputs if one.secret_key_ref is not None]
+    try:
+        amount = weight(len(listed), sum(one.size for one in listed))
+        async with budget.reserve(namespace, amount):
+            yield await _read(cluster, action, listed)
+    except BudgetError:
+        raise LostError(f"InstallationOutput {name} lists more than a run can bring") from None
+
+
+async def _read(cluster: Cluster, action: AgentAction, listed: Sequence[Output]) -> list[AgentOutput]:
+    """Reads outputs, one Secret after the other; of each is kept what was listed, no byte more."""
+    values: dict[str, bytes] = {}
+    secrets = sorted({one.secret_key_ref.name for one in listed if one.secret_key_ref is not None})
+    for name in secrets:
+        try:
+            secret = await guarded.guarded_read(
+                cluster, action.metadata.namespace, name, SecretType.OUTPUTS, action.metadata.uid
+            )
+        except (NotFoundError, guarded.NotOursError):
+            raise LostError(f"Secret {name} is gone") from None
+        data = secret.get("data", {})
+        for one in listed:
+            reference = one.secret_key_ref
+            if reference is not None and reference.name == name:
+                value = base64.b64decode(data[reference.key]) if reference.key in data else None
+                if value is None or len(value) != one.size:
+                    raise LostError(f"Secret {name} is not what the record says")
+                values[one.name] = value
+    return [AgentOutput(one.name, one.type, one.sensitive, values[one.name]) for one in listed]
 
 
 async def mark_records(

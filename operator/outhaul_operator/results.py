@@ -3,6 +3,7 @@
 `runs` calls it with what the agent holds, or, where the agent is gone, with what was stored before.
 """
 
+import time
 from collections.abc import Callable, Sequence
 
 from outhaul_api.agentaction import AgentAction, AgentActionStatus
@@ -10,16 +11,20 @@ from outhaul_api.installation import Installation
 from outhaul_api.installationoutput import Provenance
 from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase, Reason
 
-from outhaul_operator import agents, contents, fingerprints, guarded, latest, ownership, publishing, showing, statuses
+from outhaul_operator import agents, budget, contents, fingerprints, latest, ownership, publishing, showing, statuses
+from outhaul_operator.agentoutputs import Output, OutputInfo
 from outhaul_operator.agentstates import RunState
 from outhaul_operator.cluster import Kind, NotFoundError
 from outhaul_operator.context import Context
 from outhaul_operator.verdicts import RunFailedError, StalledError
 from outhaul_operator.view import Key
 
+_FETCHES = 3
+"""How many times the longest that fetching may take an agent gets, in all its attempts together."""
+
 
 class Results:
-    """Stores the outputs of runs.
+    """Fetches and stores the outputs of runs.
 
     Args:
         context: What that needs.
@@ -29,13 +34,54 @@ class Results:
         self._context = context
         self._cluster = context.cluster
         self._view = context.view
+        self._fetching_s = 0.0
+        """How long the agent was waited for in vain, while others may have waited for this one."""
+
+    async def haul(
+        self,
+        action: AgentAction,
+        agent: agents.Agent,
+        status: AgentActionStatus,
+        state: RunState,
+        provenance: Provenance,
+    ) -> tuple[AgentActionStatus, str]:
+        """Fetches what a run's agent holds, once there is room for it, and stores it.
+
+        Args:
+            action: The run.
+            agent: Its agent.
+            status: Its status so far.
+            state: Its end, by its agent's account.
+            provenance: How the outputs come here.
+
+        Returns:
+            The status to end with, and the digest that acknowledges what was stored.
+
+        Raises:
+            AgentError: The outputs cannot be had.
+            RunFailedError: They cannot be stored.
+        """
+        amount = budget.weight(state.output_count, state.output_bytes)
+        async with self._context.budget.reserve(action.metadata.namespace, amount):
+            infos, outputs = await self._fetch(agent, state)
+            return await self.store(action, status, state, outputs, provenance), agents.outputs_digest(infos)
+
+    async def _fetch(self, agent: agents.Agent, state: RunState) -> tuple[list[OutputInfo], list[Output]]:
+        began = time.monotonic()
+        try:
+            return await agent.fetch(state)
+        except agents.AgentUnreachable as error:
+            self._fetching_s += time.monotonic() - began
+            if self._fetching_s >= _FETCHES * agents.fetch_seconds(state):
+                raise agents.AgentMisbehaved(f"the agent does not hand over its outputs: {error}") from None
+            raise
 
     async def store(
         self,
         action: AgentAction,
         status: AgentActionStatus,
         state: RunState,
-        outputs: list[agents.Output],
+        outputs: list[Output],
         provenance: Provenance,
     ) -> AgentActionStatus:
         """Stores what a run brought, where it brought anything.
@@ -74,14 +120,14 @@ class Results:
         shown = await self._publish_latest(action, installation, outputs)
         return statuses.ended(status, state, output=publication.record, shown=shown)
 
-    def _fingerprint(self, action: AgentAction, installation: Installation | None) -> Callable[[agents.Output], str]:
+    def _fingerprint(self, action: AgentAction, installation: Installation | None) -> Callable[[Output], str]:
         # Only the runs of an Installation can be compared with each other: others could be made to try values.
         scope = (installation or action).metadata.uid
         key = self._context.fingerprint_key
         return lambda one: fingerprints.fingerprint(key, scope, one.name, one.data)
 
     async def _publish_latest(
-        self, action: AgentAction, installation: Installation | None, outputs: Sequence[agents.Output]
+        self, action: AgentAction, installation: Installation | None, outputs: Sequence[Output]
     ) -> str | StalledError | None:
         """Makes these outputs the Installation's current ones.
 
@@ -133,13 +179,14 @@ class Results:
         """Makes stored outputs the current ones; returns the status to end with.
 
         Raises:
-            RunFailedError: What its record says is not there.
+            RunFailedError: They are gone, or are not what was stored.
         """
+        installation = await self._installation(action)
         try:
-            outputs = await publishing.read_run(self._cluster, action)
-        except (NotFoundError, guarded.NotOursError) as error:
-            raise RunFailedError(Reason.OUTPUTS_LOST, f"what the run has stored is gone: {error}") from None
-        shown = await self._publish_latest(action, await self._installation(action), outputs)
+            async with publishing.stored(self._cluster, self._context.budget, action) as outputs:
+                shown = await self._publish_latest(action, installation, outputs)
+        except publishing.LostError as error:
+            raise RunFailedError(Reason.OUTPUTS_LOST, f"what the run has stored is gone: {error}") from error
         return statuses.succeeded(status, action.metadata.name, shown)
 
 

@@ -10,10 +10,13 @@ import dataclasses
 import logging
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from outhaul_api.agentaction import AgentAction, AgentActionStatus
+from outhaul_api.common import seconds
 from outhaul_api.installationoutput import Provenance
 from outhaul_api.vocabulary import Action, ActionPhase, Reason
+from outhaul_grpc.protocol import COLLECT_TIMEOUT, KILL_GRACE
 
 from outhaul_operator import (
     __version__,
@@ -23,6 +26,7 @@ from outhaul_operator import (
     events,
     launches,
     names,
+    pods,
     situations,
     statuses,
     validation,
@@ -50,6 +54,10 @@ _PROGRESS_S = 10.0
 """The least time between two writes of a run's progress."""
 _REDIAL_S = (0.1, 2.0)
 """The first and the longest pause before an agent that did not answer is dialled again."""
+_SHORT_S = 30.0
+"""What is a short conversation with an agent."""
+_OVERTIME_S = COLLECT_TIMEOUT + KILL_GRACE + 3600.0
+"""How long after its timeout a run may go on in its agent, which ends it by itself."""
 
 _logger = logging.getLogger(__name__)
 
@@ -94,6 +102,16 @@ class Runs:
         return None
 
 
+def _step_names(action: AgentAction) -> list[str]:
+    return [one.name for one in pods.commands_of(action.spec)]
+
+
+def _seconds_left(action: AgentAction, status: AgentActionStatus) -> float:
+    """Returns how long the agent may still be followed."""
+    started = datetime.fromisoformat(status.started_at or now())
+    return (started - datetime.now(UTC)).total_seconds() + seconds(action.spec.timeout) + _OVERTIME_S
+
+
 def _is_over(obj: Object) -> bool:
     phase = obj.get("status", {}).get("phase")
     return phase is not None and ActionPhase(phase).is_final
@@ -109,11 +127,13 @@ class _Run:
         self._obj = obj
         self._status = statuses.read(obj)
         self._results = Results(context)
-        self._keeper = Keeper(context.cluster)
+        self._keeper = Keeper(context)
         self._action: AgentAction | None = None
         self._where_to_look = ""
         self._warnings = PodWarnings(context.cluster)
         self._redial_s, self._longest_redial_s = _REDIAL_S
+        self._was_cut_short = False
+        """Whether the last conversation with the agent broke off soon: then it is not hurried to."""
         self._looked_at = time.monotonic()
 
     async def carry_out(self) -> None:
@@ -227,22 +247,17 @@ class _Run:
         """Follows the run at its agent and stores its outputs; returns False where the agent cannot be reached."""
         if self._status.phase is not ActionPhase.RUNNING:
             await self._note(statuses.running(self._status, situation, names.pod_name(action.metadata.name)))
-        uid = action.metadata.uid
+        uid, began = action.metadata.uid, time.monotonic()
         try:
             link = await self._context.authorities.link(situation.authority)
             async with agents.connect(situation.ip, run_uid=uid, identity=link.leaf, roots=link.roots) as agent:
                 provenance.agent_version = (await agent.info()).agent_version
-                self._redial_s = _REDIAL_S[0]
+                if not self._was_cut_short:
+                    self._redial_s = _REDIAL_S[0]
                 self._status = statuses.running(self._status, situation, names.pod_name(action.metadata.name))
-                state = self._explained(await self._follow(action, agent))
-                self._status = await self._keeper.keep(action, agent, self._status)
-                infos = await agent.outputs()
-                outputs = [await agent.read(info) for info in infos]
-                final = await self._results.store(action, self._status, state, outputs, provenance)
-                with suppress(agents.AgentUnreachable):
-                    # Everything is stored: an agent that does not hear of it lingers, no more.
-                    await agent.acknowledge(agents.outputs_digest(infos))
+                final = await self._through_agent(action, agent, provenance)
         except (agents.AgentUnreachable, UnknownAuthorityError) as error:
+            self._was_cut_short = time.monotonic() - began < _SHORT_S
             _logger.debug("%s: %s", action.metadata.name, error)
             if self._redial_s == self._longest_redial_s and self._status.reason != Reason.AGENT_UNREACHABLE:
                 await self._note(statuses.unreachable(self._status, situation, str(error)))
@@ -254,6 +269,22 @@ class _Run:
             raise RunFailedError(Reason.AGENT_MISBEHAVED, str(error)) from error
         await self._end(final)
         return True
+
+    async def _through_agent(
+        self, action: AgentAction, agent: agents.Agent, provenance: Provenance
+    ) -> AgentActionStatus:
+        """Follows the run to its end and stores what it brought; returns the status to end with."""
+        try:
+            async with asyncio.timeout(_seconds_left(action, self._status)):
+                state = self._explained(await self._follow(action, agent))
+        except TimeoutError:
+            raise agents.AgentMisbehaved("the agent goes on although the run's time has long been over") from None
+        self._status = await self._keeper.keep(action, agent, self._status)
+        final, digest = await self._results.haul(action, agent, self._status, state, provenance)
+        with suppress(agents.AgentUnreachable):
+            # Everything is stored: an agent that does not hear of it lingers, no more.
+            await agent.acknowledge(digest)
+        return final
 
     def _explained(self, state: RunState) -> RunState:
         """Returns a state that says where to look where a command has failed: what it printed may be secret."""
@@ -268,7 +299,7 @@ class _Run:
 
         async def read() -> RunState:
             nonlocal newest
-            async for state in agent.watch():
+            async for state in agent.watch(_step_names(action)):
                 newest = state
                 arrived.set()
             if newest is None:
@@ -305,6 +336,11 @@ class _Run:
         """
         if situation.result is None:
             raise RunFailedError(situation.reason, situation.message)
+        if not situation.result.is_of(_step_names(action)):
+            raise RunFailedError(
+                Reason.AGENT_MISBEHAVED,
+                f"{situation.message}, and its last word speaks of steps that are not the run's",
+            )
         state = self._explained(situation.result)
         status = statuses.progressed(self._status, state)
         if not state.is_final:

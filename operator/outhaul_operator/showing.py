@@ -9,8 +9,7 @@ from outhaul_api.installation import Installation, RunReference
 from outhaul_api.vocabulary import Action, ActionPhase, Reason
 
 from outhaul_operator import contents, latest, names, publishing
-from outhaul_operator.cluster import Cluster, NotFoundError
-from outhaul_operator.guarded import NotOursError
+from outhaul_operator.cluster import Cluster
 from outhaul_operator.passes import Pass
 from outhaul_operator.verdicts import StalledError
 
@@ -48,7 +47,7 @@ async def keep(this: Pass, *, check: bool) -> None:
         # What the run itself has published counts until the Installation has taken note of it, and never again.
         is_known = status.last_succeeded is not None and status.last_succeeded.name == shown.name
         if check or wanted != (status.publication if is_known else action.status.publication):
-            await _show(this.cluster, this.installation, action)
+            await _show(this, action)
         await _withdraw_former(this.cluster, this.installation)
         this.shown = wanted
     except StalledError:
@@ -58,32 +57,30 @@ async def keep(this: Pass, *, check: bool) -> None:
             raise
 
 
-async def _show(cluster: Cluster, installation: Installation, action: AgentAction) -> None:
+async def _show(this: Pass, action: AgentAction) -> None:
     """Writes the latest Secret, where it is not as it should be.
 
     Args:
-        cluster: Where to.
-        installation: Whose Secret.
-        action: Its newest successful run.
+        this: The pass.
+        action: The newest successful run.
 
     Raises:
         StalledError: The name is taken, a template cannot be rendered, or what the run has stored is gone.
         WaitingError: The Secret changed meanwhile.
     """
-    name = latest_name(installation)
+    installation, name = this.installation, latest_name(this.installation)
+    binding, newest = installation.status.binding, installation.status.action
+    number = newest.number if newest is not None else 0
     try:
-        outputs = await publishing.read_run(cluster, action)
-    except (NotFoundError, NotOursError):
+        async with publishing.stored(this.cluster, this.context.budget, action) as outputs:
+            data = contents.contents(outputs, installation.spec.outputs)
+            await latest.publish_latest(this.cluster, action, name, data, newest=number, expect=binding is not None)
+    except publishing.LostError:
         raise StalledError(
             Reason.OUTPUTS_LOST,
             f"what run {action.metadata.name} has stored is gone, so Secret {name} cannot be written from it; "
             "set the annotation outhaul.dev/recollect to a new value",
         ) from None
-    data = contents.contents(outputs, installation.spec.outputs)
-    binding, newest = installation.status.binding, installation.status.action
-    await latest.publish_latest(
-        cluster, action, name, data, newest=newest.number if newest is not None else 0, expect=binding is not None
-    )
 
 
 async def _withdraw_former(cluster: Cluster, installation: Installation) -> None:

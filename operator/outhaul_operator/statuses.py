@@ -4,7 +4,7 @@ from outhaul_api.agentaction import AgentActionStatus
 from outhaul_api.vocabulary import ActionCondition, ActionPhase, Reason, StepPhase
 from pydantic import ValidationError
 
-from outhaul_operator.agentstates import RunState
+from outhaul_operator.agentstates import RunState, printable
 from outhaul_operator.cluster import Object
 from outhaul_operator.encoding import MAX_SECRET_BYTES
 from outhaul_operator.publishing import Publication
@@ -173,7 +173,7 @@ def failed(status: AgentActionStatus, reason: Reason, message: str, *, output: s
 
 def too_large(status: AgentActionStatus, publication: Publication) -> AgentActionStatus:
     """Every command succeeded, but an output fits into no Secret; the others are kept in the record."""
-    which = ", ".join(f"{one.name} ({len(one.data):,} bytes)" for one in publication.too_large[:5])
+    which = ", ".join(f"{printable(one.name, 64)} ({len(one.data):,} bytes)" for one in publication.too_large[:5])
     message = (
         f"these outputs are larger than a Secret's {MAX_SECRET_BYTES:,} bytes: {which}; store them elsewhere and "
         f"output where they are. The others are in InstallationOutput {publication.record}"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from outhaul_api.installation import Outputs
 from outhaul_api.vocabulary import OutputType, Reason
 from outhaul_operator import contents
-from outhaul_operator.agents import Output
+from outhaul_operator.agentoutputs import Output
 from outhaul_operator.verdicts import StalledError
 
 
@@ -169,6 +169,31 @@ def test_an_agent_is_not_believed(type_: str, data: bytes) -> None:
     bad = output("bad", data=data, type_=OutputType(type_))
     assert contents.contents([bad], Outputs(template={"made": "x"})) == {"bad": data, "made": b"x"}
     assert "there is no output bad" in refused([bad], template={"made": "{{ bad }}"})
+
+
+BOMB = output("bomb", data=b"[" + b"{}," * 700_000 + b"{}]", type_=OutputType.ARRAY)
+
+
+def test_only_what_a_template_names_is_taken_apart() -> None:
+    """JSON that would take many times its room in memory is left alone unless a template asks for it."""
+    assert rendered("{{ user }}", output("user", "shop"), BOMB) == "shop"
+    assert contents.contents([BOMB], Outputs()) == {"bomb": BOMB.data}
+
+
+@pytest.mark.parametrize("template", ["{{ bomb|length }}", "{% for name in outputs %}{{ name }}{% endfor %}"])
+def test_templates_can_use_so_much_and_no_more(template: str) -> None:
+    """What templates use is bounded, and the message says what to do."""
+    assert refused([output("user", "shop"), BOMB], template={"dsn": template}).startswith(
+        "spec.outputs.template: the outputs that the templates use have 2,1"
+    )
+
+
+def test_names_in_messages_are_fit_for_them() -> None:
+    """However many outputs there are and whatever their names, a message stays short and printable."""
+    message = refused([output(f"x\x1b[2J{number:0>900}") for number in range(50)], template={"dsn": "{{ missing }}"})
+    assert message.isprintable()
+    assert len(message) < 1200
+    assert message.endswith("correct the template")
 
 
 def test_a_key_that_no_secret_may_have() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outhaul_api.installationoutput import InstallationOutput, InstallationOutputSpec, InstallationOutputStatus
 from outhaul_api.vocabulary import OutputPhase, OutputType
 from outhaul_operator import encoding
-from outhaul_operator.agents import Output
+from outhaul_operator.agentoutputs import Output
 
 AWKWARD_NAMES = [
     "",
@@ -414,11 +414,10 @@ def test_no_outputs_are_one_empty_secret() -> None:
 
 
 def test_joined_names_are_cut() -> None:
-    """The names for `kubectl get` fit their field, whatever there is."""
-    few = encoding.encode([output("b"), output("a")], SECRET_NAMES, fingerprint).outputs
-    assert encoding.joined_names(few) == "a,b"
-    many = encoding.encode([output(f"{index:0>50}", b"") for index in range(100)], SECRET_NAMES, fingerprint).outputs
-    joined = encoding.joined_names(many)
+    """The names for `kubectl get` fit their field and do no harm to a terminal, whatever there is."""
+    assert encoding.joined_names(["a", "b"]) == "a,b"
+    assert encoding.joined_names(["a\x1b[2J", "b\n"]) == "a [2J,b "
+    joined = encoding.joined_names(f"{index:0>50}" for index in range(100))
     assert len(joined) == 1024
     assert joined.endswith("…")
 

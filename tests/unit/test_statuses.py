@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from outhaul_api.agentaction import AgentActionStatus, StepStatus
 from outhaul_api.vocabulary import ActionCondition, ActionPhase, OutputType, Reason, StepPhase
 from outhaul_operator import statuses
-from outhaul_operator.agents import Output
+from outhaul_operator.agentoutputs import Output
 from outhaul_operator.agentstates import RunState
 from outhaul_operator.publishing import Publication
 from outhaul_operator.situations import Situation, Stage
@@ -38,6 +38,7 @@ def state(phase: ActionPhase, reason: Reason | None = None, message: str = "", *
         message=message,
         steps=tuple(StepStatus(name=name, phase=step) for name, step in steps.items()),
         output_count=0,
+        output_bytes=0,
         acknowledged=False,
     )
 

@@ -104,24 +104,14 @@ class AgentProcess:
     """What starts the agent: a program with its arguments."""
     document: str | None = None
     """Instead of the spec: what is in run.json."""
+    files: dict[str, bytes] | None = None
+    """Instead of all that: the run's Secret."""
     popen: subprocess.Popen[bytes] = field(init=False)
 
     def start(self) -> "AgentProcess":
         """Writes the run's Secret and starts the agent."""
-        leaf = trust.issue_server(
-            self.authority,
-            namespace=self.spec.run_namespace,
-            name=self.spec.run_name,
-            run_uid=self.spec.run_uid,
-            timeout=dt.timedelta(hours=1),
-            linger=dt.timedelta(hours=1),
-            now=now(),
-        )
-        files = leaf.to_files(self.authority.roots)
-        document = self.document if self.document is not None else json_format.MessageToJson(self.spec)
-        files[layout.RUN_FILE] = document.encode()
         self.run_dir.mkdir(parents=True)
-        for name, content in files.items():
+        for name, content in (self.files or self._own_files()).items():
             (self.run_dir / name).write_bytes(content)
         self.work_dir.mkdir(exist_ok=True)
         environment = {
@@ -143,6 +133,21 @@ class AgentProcess:
             )
         return self
 
+    def _own_files(self) -> dict[str, bytes]:
+        leaf = trust.issue_server(
+            self.authority,
+            namespace=self.spec.run_namespace,
+            name=self.spec.run_name,
+            run_uid=self.spec.run_uid,
+            timeout=dt.timedelta(hours=1),
+            linger=dt.timedelta(hours=1),
+            now=now(),
+        )
+        files = leaf.to_files(self.authority.roots)
+        document = self.document if self.document is not None else json_format.MessageToJson(self.spec)
+        files[layout.RUN_FILE] = document.encode()
+        return files
+
     @property
     def run_dir(self) -> Path:
         return self.root / "run"
@@ -154,6 +159,11 @@ class AgentProcess:
     @property
     def outputs_dir(self) -> Path:
         return self.root / "outputs"
+
+    @property
+    def steps(self) -> list[str]:
+        """The names of its commands."""
+        return [command.name for command in self.spec.commands]
 
     @property
     def log_file(self) -> Path:
@@ -203,7 +213,7 @@ class AgentProcess:
         """Waits until the run has ended and returns its state."""
         await self.up(agent)
         async with asyncio.timeout(DEADLINE):
-            async for state in agent.watch():
+            async for state in agent.watch(self.steps):
                 last = state
         return last
 

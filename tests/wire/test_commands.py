@@ -291,7 +291,7 @@ async def test_a_watcher_sees_the_cancellation(start_agent: StartAgent) -> None:
     async with running.connect() as agent:
         await running.up(agent)
         phases = []
-        async for state in agent.watch():
+        async for state in agent.watch(running.steps):
             phases.append(state.phase)
             if len(phases) == 1:
                 running.signal(signal.SIGTERM)

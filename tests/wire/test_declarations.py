@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from outhaul_api.vocabulary import ActionPhase, Reason
 from outhaul_grpc.v1 import agent_pb2 as pb
-from outhaul_operator.agents import Output
+from outhaul_operator.agentoutputs import Output
 from outhaul_operator.agentstates import RunState
 from wire.harness import AgentProcess, directory, output_command, run_spec, shell
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from outhaul_api.vocabulary import ActionPhase, OutputType
 from outhaul_grpc.v1 import agent_pb2 as pb
 from outhaul_operator import trust
-from outhaul_operator.agents import Output
+from outhaul_operator.agentoutputs import Output
 from wire.harness import AgentProcess, directory, output_command, run_spec, shell
 
 StartAgent = Callable[..., AgentProcess]

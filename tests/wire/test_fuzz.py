@@ -19,12 +19,14 @@ from outhaul_grpc import client, layout, protocol
 from outhaul_grpc import server as wire
 from outhaul_grpc.v1 import agent_pb2 as pb
 from outhaul_operator import agents, trust
-from outhaul_operator.agents import Agent, AgentError, AgentMisbehaved, OutputInfo
+from outhaul_operator.agentoutputs import OutputInfo
+from outhaul_operator.agents import Agent, AgentError, AgentMisbehaved
 from wire.harness import AgentProcess, directory, fresh_address, now, run_spec, shell
 
 UID = "run"
 SERVICE = pb.DESCRIPTOR.services_by_name["Agent"]
 METHODS = [method.name for method in SERVICE.methods]
+STEPS = ("main",)
 STREAMING = {"Watch", "ReadOutput", "ReadSource"}
 CALL = 10.0
 """Seconds in which any call has to end."""
@@ -187,7 +189,7 @@ async def test_listings_are_believed_or_refused_as_a_whole(
 
 async def watched(agent: Agent) -> list[Any]:
     """Returns all states of a watch."""
-    return [state async for state in agent.watch()]
+    return [state async for state in agent.watch(STEPS)]
 
 
 CALLS: dict[str, Callable[[Agent], Awaitable[Any]]] = {

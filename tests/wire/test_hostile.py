@@ -3,94 +3,24 @@
 # ruff: noqa: N802, ARG002, S106 - methods as in the contract, and page tokens
 
 import asyncio
-import datetime as dt
 import hashlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from outhaul_api.vocabulary import OutputType
-from outhaul_grpc import layout, protocol
-from outhaul_grpc import server as wire
+from outhaul_grpc import protocol
 from outhaul_grpc.v1 import agent_pb2 as pb
-from outhaul_grpc.v1.agent_pb2_grpc import AgentServicer, add_AgentServicer_to_server
 from outhaul_operator import agents, trust
-from outhaul_operator.agents import Agent, AgentMisbehaved, AgentUnreachable, OutputInfo
-from wire.harness import fresh_address, now
+from outhaul_operator.agentoutputs import Output, OutputInfo
+from outhaul_operator.agents import Agent, AgentError, AgentMisbehaved, AgentUnreachable
+from wire.liars import UID, Liar, serving
 
-UID = "run"
-
-
-class Liar(AgentServicer):
-    """An agent whose every answer a test decides."""
-
-    def __init__(self, **answers: Any) -> None:
-        self.answers = answers
-
-    def _answer(self, method: str, request: Any) -> Any:
-        return self.answers[method](request)
-
-    async def GetInfo(self, request: Any, context: Any) -> Any:
-        return self._answer("info", request)
-
-    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        async for state in aiter_of(self._answer("watch", request)):
-            yield pb.WatchResponse(state=state)
-
-    async def ListOutputs(self, request: Any, context: Any) -> Any:
-        return self._answer("outputs", request)
-
-    async def ReadOutput(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        async for chunk in aiter_of(self._answer("read", request)):
-            yield pb.ReadOutputResponse(chunk=chunk)
-
-    async def ReadSource(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        async for message in aiter_of(self._answer("source", request)):
-            yield message
-
-    async def Acknowledge(self, request: Any, context: Any) -> Any:
-        return self._answer("acknowledge", request)
-
-
-async def aiter_of(items: Any) -> AsyncIterator[Any]:
-    """Yields from an iterable or an asynchronous one."""
-    if hasattr(items, "__aiter__"):
-        async for item in items:
-            yield item
-    else:
-        for item in items:
-            yield item
-
-
-@asynccontextmanager
-async def lying(authority: trust.Authority, liar: Liar | None = None, **answers: Any) -> AsyncIterator[Agent]:
-    """Serves lies, and connects to them as the operator."""
-    leaf = trust.issue_server(
-        authority,
-        namespace="n",
-        name="n",
-        run_uid=UID,
-        timeout=dt.timedelta(hours=1),
-        linger=dt.timedelta(0),
-        now=now(),
-    )
-    server = wire.create_server()
-    add_AgentServicer_to_server(liar or Liar(**answers), server)
-    ip = fresh_address()
-    server.add_secure_port(
-        layout.socket_address(ip, layout.PORT),
-        wire.server_credentials(certificate=leaf.certificate, key=leaf.key, roots=authority.roots),
-    )
-    await server.start()
-    try:
-        identity = trust.issue_operator(authority, now())
-        async with agents.connect(ip, run_uid=UID, identity=identity, roots=authority.roots) as agent:
-            yield agent
-    finally:
-        await server.stop(None)
+STEPS = ("main",)
+TOO_MANY = "more outputs than it may hold"
 
 
 def info(name: str, data: bytes = b"", **changes: Any) -> pb.OutputInfo:
@@ -124,12 +54,12 @@ def numbered_page(request: pb.ListOutputsRequest) -> pb.ListOutputsResponse:
         (lambda _: page(info("b"), info("a")), "twice or out of order"),
         (lambda _: page(info("a"), next_page_token="x"), "twice or out of order"),
         (lambda _: page(next_page_token="x"), "an empty page that is not the last"),
-        (numbered_page, "more outputs than an agent may hold"),
-        (lambda _: page(info("a", size=2**40)), "more outputs than an agent may hold"),
-        (lambda _: page(info("a", size=2**64 - 1)), "more outputs than an agent may hold"),
+        (numbered_page, TOO_MANY),
+        (lambda _: page(info("a", size=2**40)), TOO_MANY),
+        (lambda _: page(info("a", size=2**64 - 1)), TOO_MANY),
         (
             lambda _: page(*(info(name, size=protocol.MAX_TOTAL_BYTES // 2 + 1) for name in "ab")),
-            "more outputs than an agent may hold",
+            TOO_MANY,
         ),
         (lambda _: page(info("x" * 1025)), "a name that is too long"),
         (lambda _: page(info("a", type="number\n")), "a type that nobody knows"),
@@ -141,7 +71,7 @@ def numbered_page(request: pb.ListOutputsRequest) -> pb.ListOutputsResponse:
 )
 async def test_listings(authority: trust.Authority, answer: Any, words: str) -> None:
     """A listing that no honest agent gives is refused, without keeping more than the bounds."""
-    async with lying(authority, outputs=answer) as agent:
+    async with serving(authority, Liar(outputs=answer)) as agent:
         with pytest.raises(AgentMisbehaved, match=words):
             await agent.outputs()
 
@@ -152,20 +82,21 @@ ABC = OutputInfo("a", OutputType.STRING, sensitive=True, size=3, sha256=hashlib.
 @pytest.mark.parametrize(
     ("chunks", "words"),
     [
-        ([b"ab", b"cd"], "more than it has listed"),
-        ([b"ab"], "less than it has listed"),
-        ([], "less than it has listed"),
-        ([b"abd"], "not the digest that it has listed"),
+        ([b"ab", b"cd"], "more of output 'a' than it has listed"),
+        ([b"ab"], "less of output 'a' than it has listed"),
+        ([], "less of output 'a' than it has listed"),
+        ([b"abd"], "with another digest than it has listed"),
+        ([b"c", b"b", b"a"], "with another digest than it has listed"),
         ([b"ab", b"", b"c"], "a size that none may have"),
         ([b"x" * 65537], "a size that none may have"),
         (itertools.repeat(b""), "a size that none may have"),
-        (itertools.repeat(b"x"), "more than it has listed"),
+        (itertools.repeat(b"x"), "more of output 'a' than it has listed"),
         ([b"x" * 2_000_000], "RESOURCE_EXHAUSTED"),
     ],
 )
 async def test_values(authority: trust.Authority, chunks: Any, words: str) -> None:
     """A value that is not what was listed is refused as soon as that is clear."""
-    async with lying(authority, read=lambda _: chunks) as agent:
+    async with serving(authority, Liar(read=lambda _: chunks)) as agent:
         with pytest.raises(AgentMisbehaved, match=words):
             await agent.read(ABC)
 
@@ -190,18 +121,18 @@ def source_chunks(*chunks: bytes) -> list[pb.ReadSourceResponse]:
         ([source_info(size=protocol.MAX_SOURCE_BYTES + 1)], "more than it may hold"),
         ([source_info(size=2**64 - 1)], "more than it may hold"),
         ([source_info(b"abc", too_large=True)], "more than it may hold"),
-        ([source_info(b"abc")], "less than it has listed"),
-        ([source_info(b"abc"), *source_chunks(b"ab", b"cd")], "more than it has listed"),
-        ([source_info(b"abc"), *source_chunks(b"abd")], "not the digest"),
-        ([source_info(b"abc", sha256="x"), *source_chunks(b"abc")], "not the digest"),
+        ([source_info(b"abc")], "less of its source than it has listed"),
+        ([source_info(b"abc"), *source_chunks(b"ab", b"cd")], "more of its source than it has listed"),
+        ([source_info(b"abc"), *source_chunks(b"abd")], "with another digest"),
+        ([source_info(b"abc", sha256="x"), *source_chunks(b"abc")], "with another digest"),
         ([source_info(b"abc"), source_info(b"abc")], "a size that none may have"),
         ([source_info(b"abc"), *source_chunks(b"x" * 65537)], "a size that none may have"),
-        (itertools.chain([source_info(b"abc")], itertools.repeat(source_chunks(b"x")[0])), "more than it has listed"),
+        (itertools.chain([source_info(b"abc")], itertools.repeat(source_chunks(b"x")[0])), "more of its source than"),
     ],
 )
 async def test_sources(authority: trust.Authority, messages: Any, words: str) -> None:
     """A copy of a source that is not what was said of it, or too large, is refused as soon as that is clear."""
-    async with lying(authority, source=lambda _: messages) as agent:
+    async with serving(authority, Liar(source=lambda _: messages)) as agent:
         with pytest.raises(AgentMisbehaved, match=words):
             await agent.source()
 
@@ -214,13 +145,71 @@ async def test_an_older_agent_has_no_source(authority: trust.Authority) -> None:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the agent has no such method")
             yield
 
-    async with lying(authority, Older()) as agent:
+    async with serving(authority, Older()) as agent:
         assert await agent.source() is None
+
+
+async def sent(authority: trust.Authority, kind: str, data: bytes) -> Output:
+    """Returns an output of a type as it comes over, where it does."""
+    listed = OutputInfo("a", OutputType(kind), sensitive=False, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+    chunks = [data[start : start + 65536] for start in range(0, len(data), 65536)]
+    async with serving(authority, Liar(read=lambda _: chunks)) as agent:
+        return await agent.read(listed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("number", b"abc"),
+        ("number", b"1e"),
+        ("number", b"01"),
+        ("number", b"1\n"),
+        ("number", b"NaN"),
+        ("number", b"{}"),
+        ("number", b"9" * 300_000 + b"x"),
+        ("boolean", b"True"),
+        ("boolean", b"0"),
+        ("null", b""),
+        ("object", b"[]"),
+        ("object", b"{"),
+        ("object", b"text"),
+        ("array", b"{}"),
+        ("array", b"[" * 300_000),
+        ("array", b"[\xff]"),
+        ("string", b"\xff\xfe"),
+        ("string", b"cut \xe2\x82"),
+    ],
+)
+async def test_a_value_of_another_type(authority: trust.Authority, kind: str, data: bytes) -> None:
+    """A value that is not of the type that was listed is refused, and nothing of it is shown."""
+    with pytest.raises(AgentMisbehaved) as caught:
+        await sent(authority, kind, data)
+    assert str(caught.value) == (
+        f"the agent broke the protocol: it sends output 'a', which is not of the type {kind} that it has listed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("number", b"-1.50e+999999999"),
+        ("number", b"9" * 300_000),
+        ("array", b"[" * 300_000 + b"]" * 300_000),
+        ("string", "\u20ac".encode() * 50_000),
+        ("string", b""),
+        ("bytes", b"\xff\0"),
+        ("null", b"null"),
+        ("boolean", b"false"),
+    ],
+)
+async def test_a_bomb_is_carried_and_never_opened(authority: trust.Authority, kind: str, data: bytes) -> None:
+    """What would be huge once it is taken apart is bytes here, and comes through as such."""
+    assert (await sent(authority, kind, data)).data == data
 
 
 async def test_a_value_in_other_pieces_is_fine(authority: trust.Authority) -> None:
     """How a value is cut is the agent's affair."""
-    async with lying(authority, read=lambda _: [b"a", b"bc"]) as agent:
+    async with serving(authority, Liar(read=lambda _: [b"a", b"bc"])) as agent:
         assert (await agent.read(ABC)).data == b"abc"
 
 
@@ -259,20 +248,27 @@ async def test_every_call_has_a_deadline(
     """An agent that does not answer is unreachable, soon."""
     monkeypatch.setattr(agents, "CALL_TIMEOUT", 0.3)
     monkeypatch.setattr(agents, "READ_BYTES_PER_SECOND", 10**9)
-    async with lying(authority, Stuck(read=stuck, source=stuck)) as agent:
+    async with serving(authority, Stuck(read=stuck, source=stuck)) as agent:
         with pytest.raises(AgentUnreachable):
             await CALLS[method](agent)
 
 
+def running(*steps: pb.StepState) -> pb.RunState:
+    """Returns the state of a run that goes on, with steps that are pending unless they say otherwise."""
+    for step in steps:
+        step.phase = step.phase or pb.STEP_PHASE_PENDING
+    return pb.RunState(phase=pb.PHASE_RUNNING, steps=steps)
+
+
 async def watched(agent: Agent) -> list[Any]:
     """Returns all states of a watch."""
-    return [state async for state in agent.watch()]
+    return [state async for state in agent.watch(STEPS)]
 
 
 async def test_a_silent_watch_ends(authority: trust.Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch without heartbeats is a lost connection."""
     monkeypatch.setattr(agents, "IDLE_TIMEOUT", 0.3)
-    async with lying(authority, watch=stuck) as agent:
+    async with serving(authority, Liar(watch=stuck)) as agent:
         with pytest.raises(AgentUnreachable, match="has said nothing"):
             await watched(agent)
 
@@ -280,7 +276,7 @@ async def test_a_silent_watch_ends(authority: trust.Authority, monkeypatch: pyte
 async def test_a_watch_that_ends_too_early(authority: trust.Authority) -> None:
     """A stream that ends before the run has ended is a lost connection."""
     states = [pb.RunState(phase=pb.PHASE_RUNNING)]
-    async with lying(authority, watch=lambda _: states) as agent:
+    async with serving(authority, Liar(watch=lambda _: states)) as agent:
         with pytest.raises(AgentUnreachable, match="before the run has ended"):
             await watched(agent)
 
@@ -294,10 +290,10 @@ async def test_a_flood_of_states_is_slowed_down(authority: trust.Authority, monk
 
     async def watch(agent: Agent) -> None:
         async with asyncio.timeout(1):
-            async for state in agent.watch():
+            async for state in agent.watch(STEPS):
                 seen.append(state)  # noqa: PERF401 - the watch does not come to an end
 
-    async with lying(authority, watch=lambda _: flood) as agent:
+    async with serving(authority, Liar(watch=lambda _: flood)) as agent:
         with pytest.raises(TimeoutError):
             await watch(agent)
     assert len(seen) < 10
@@ -307,7 +303,7 @@ async def test_the_same_state_is_told_once(authority: trust.Authority) -> None:
     """Heartbeats are not changes."""
     running = pb.RunState(phase=pb.PHASE_RUNNING)
     states = [running, running, running, pb.RunState(phase=pb.PHASE_SUCCEEDED)]
-    async with lying(authority, watch=lambda _: states) as agent:
+    async with serving(authority, Liar(watch=lambda _: states)) as agent:
         assert len(await watched(agent)) == 2
 
 
@@ -317,13 +313,45 @@ async def test_the_same_state_is_told_once(authority: trust.Authority) -> None:
         pb.RunState(),
         pb.RunState(phase=pb.PHASE_RUNNING, steps=[pb.StepState(phase=pb.STEP_PHASE_PENDING)] * 65),
         pb.RunState(phase=pb.PHASE_RUNNING, steps=[pb.StepState()]),
+        pb.RunState.FromString(b"\x08\x63"),
+        pb.RunState(phase=pb.PHASE_SUCCEEDED, output_count=10_001),
+        pb.RunState(phase=pb.PHASE_SUCCEEDED, output_count=1, output_bytes=protocol.MAX_TOTAL_BYTES + 1),
+        running(pb.StepState(name="other")),
+        running(pb.StepState(name="main\n")),
+        running(pb.StepState(name="x" * 20_000)),
+        running(pb.StepState(name="main"), pb.StepState(name="main")),
+        running(pb.StepState(name="main", exit_code=256)),
+        running(pb.StepState(name="main", exit_code=-1)),
+        running(pb.StepState(name="main", exit_code=-(2**31))),
+        running(pb.StepState(name="main", started_at=Timestamp(seconds=-62135596800))),
+        running(pb.StepState(name="main", started_at=Timestamp(seconds=-1))),
+        running(pb.StepState(name="main", finished_at=Timestamp(seconds=253402300800))),
+        running(pb.StepState(name="main", finished_at=Timestamp(seconds=2**63 - 1))),
+        pb.RunState(phase=pb.PHASE_RUNNING, message="x" * 40_000),
     ],
 )
 async def test_nonsense_states(authority: trust.Authority, state: pb.RunState) -> None:
-    """A state that cannot be is refused."""
-    async with lying(authority, watch=lambda _: [state]) as agent:
-        with pytest.raises(AgentMisbehaved):
+    """A state that cannot be is refused, in words that are fit for a status."""
+    async with serving(authority, Liar(watch=lambda _: [state])) as agent:
+        with pytest.raises(AgentMisbehaved) as caught:
             await watched(agent)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 200
+
+
+async def test_words_of_a_state_are_made_fit(authority: trust.Authority) -> None:
+    """Control characters, marks that turn text around, and lengths do not get into a status."""
+    state = pb.RunState(
+        phase=pb.PHASE_FAILED,
+        reason="OutputsLost",
+        message="\x1b[2J\0\u202e" + "\U0001f600" * 3000,
+        steps=[pb.StepState(name="main", phase=pb.STEP_PHASE_FAILED, exit_code=255)],
+    )
+    async with serving(authority, Liar(watch=lambda _: [state])) as agent:
+        (seen,) = await watched(agent)
+    assert seen.message.startswith(" [2J  \U0001f600")
+    assert len(seen.message) == protocol.MAX_MESSAGE_CHARACTERS
+    assert seen.reason == "RunFailed"
 
 
 @pytest.mark.parametrize(
@@ -336,14 +364,34 @@ async def test_nonsense_states(authority: trust.Authority, state: pb.RunState) -
             r"the agent \(version 9 \[31mx+…\) speaks protocol 7, 9, this operator speaks 1:",
         ),
         (pb.GetInfoResponse(run_uid=UID), agents.ProtocolMismatch, "speaks protocol none"),
+        (pb.GetInfoResponse(run_uid=UID, protocol_versions=range(17)), AgentMisbehaved, "more than 16 versions"),
+        (pb.GetInfoResponse(run_uid=UID, agent_version="x" * 40_000), AgentMisbehaved, "RESOURCE_EXHAUSTED"),
     ],
 )
 async def test_introductions(
     authority: trust.Authority, reply: pb.GetInfoResponse, error: type[Exception], words: str
 ) -> None:
     """Another run's agent and one of another protocol are told apart, in bounded words."""
-    async with lying(authority, info=lambda _: reply) as agent:
+    async with serving(authority, Liar(info=lambda _: reply)) as agent:
         with pytest.raises(error, match=words) as caught:
             await agent.info()
     assert len(str(caught.value)) < 400
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+async def test_errors(authority: trust.Authority, code: grpc.StatusCode) -> None:
+    """Whatever error an agent answers with is an error of the agent's, in bounded words."""
+    async with serving(authority, Liar(abort=(code, "\x1b[31m" + "x" * 3000))) as agent:
+        with pytest.raises(AgentError) as caught:
+            await agent.info()
+    assert len(str(caught.value)) < 300
+    assert str(caught.value).isprintable()
+
+
+async def test_an_error_larger_than_a_header_may_be(authority: trust.Authority) -> None:
+    """Endless details end the call."""
+    async with serving(authority, Liar(abort=(grpc.StatusCode.INTERNAL, "x" * 100_000))) as agent:
+        with pytest.raises(AgentError) as caught:
+            await agent.info()
+    assert len(str(caught.value)) < 300

@@ -11,6 +11,7 @@ from outhaul_api.vocabulary import ActionPhase, Reason
 from outhaul_grpc import layout, protocol
 from outhaul_grpc.v1 import agent_pb2 as pb
 from outhaul_operator import agents
+from outhaul_operator.agentoutputs import Source
 from wire.harness import AgentProcess, directory, run_spec, shell
 
 StartAgent = Callable[..., AgentProcess]
@@ -30,7 +31,7 @@ def made_from(volume: Path, *commands: pb.Command, **fields: Any) -> pb.RunSpec:
     return run_spec(*commands, copy_from=[str(volume)], **fields)
 
 
-async def handed_back(start_agent: StartAgent, spec: pb.RunSpec, **environment: str) -> agents.Source:
+async def handed_back(start_agent: StartAgent, spec: pb.RunSpec, **environment: str) -> Source:
     """Carries out a run, and returns what it hands back of its source."""
     running = start_agent(spec, environment=environment)
     async with running.connect() as agent:
@@ -102,7 +103,7 @@ async def test_it_can_be_read_before_the_end(start_agent: StartAgent, volume: Pa
     running = start_agent(made_from(volume, shell(script), keep=KEEP))
     async with running.connect() as agent:
         await running.up(agent)
-        async for state in agent.watch():
+        async for state in agent.watch(running.steps):
             if state.steps[0].started_at:
                 break
         before = await agent.source()
@@ -117,7 +118,7 @@ async def test_too_much_is_told(start_agent: StartAgent, volume: Path) -> None:
     """A source beyond the limit is not handed back, and that is said; the run is as good as any other."""
     (volume / "provider").write_bytes(os.urandom(protocol.MAX_SOURCE_BYTES + 1))
     spec = made_from(volume, shell("mkdir o; cp provider o"), keep=KEEP, outputs=[directory("o")])
-    assert await handed_back(start_agent, spec) == agents.Source(b"", too_large=True)
+    assert await handed_back(start_agent, spec) == Source(b"", too_large=True)
 
 
 @pytest.mark.parametrize("asked", [True, False])
@@ -125,7 +126,7 @@ async def test_nothing_is_held_that_nobody_needs(start_agent: StartAgent, volume
     """There is no copy where none was asked for, or where everything is in the run's own spec."""
     (volume / "main.tf").touch()
     spec = run_spec(shell("true"), files={"own": b"x"}, keep=KEEP) if asked else made_from(volume, shell("true"))
-    assert await handed_back(start_agent, spec) == agents.Source(b"", too_large=False)
+    assert await handed_back(start_agent, spec) == Source(b"", too_large=False)
 
 
 async def test_it_is_not_there_while_the_run_is_prepared(start_agent: StartAgent, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from outhaul_api.vocabulary import ActionPhase, OutputType
 from outhaul_grpc.v1 import agent_pb2 as pb
-from outhaul_operator import agents
+from outhaul_operator import agentoutputs, agents
 from wire.harness import AgentProcess, directory, output_command, run_spec, shell
 
 StartAgent = Callable[..., AgentProcess]
@@ -29,9 +29,9 @@ async def test_outputs_reach_the_operator(start_agent: StartAgent) -> None:
         infos = await agent.outputs()
         outputs = [await agent.read(info) for info in infos]
         assert outputs == [
-            agents.Output("binary", OutputType.BYTES, sensitive=True, data=b"\0\xff"),
-            agents.Output("file", OutputType.STRING, sensitive=True, data=b"a\n"),
-            agents.Output("n", OutputType.NUMBER, sensitive=False, data=b"1.0"),
+            agentoutputs.Output("binary", OutputType.BYTES, sensitive=True, data=b"\0\xff"),
+            agentoutputs.Output("file", OutputType.STRING, sensitive=True, data=b"a\n"),
+            agentoutputs.Output("n", OutputType.NUMBER, sensitive=False, data=b"1.0"),
         ]
         await agent.acknowledge(agents.outputs_digest(infos))
     assert await running.wait() == 0

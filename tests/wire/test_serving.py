@@ -54,7 +54,7 @@ async def test_watch_streams_every_change(start_agent: StartAgent) -> None:
     async with running.connect() as agent:
         await running.up(agent)
         states = []
-        async for state in agent.watch():
+        async for state in agent.watch(running.steps):
             states.append(state)
             if state.steps[0].phase is StepPhase.RUNNING:
                 (running.work_dir / "go").touch()
@@ -247,7 +247,7 @@ async def test_instructions_that_cannot_be_followed(
 async def test_unknown_fields_are_ignored(start_agent: StartAgent) -> None:
     """A newer operator that speaks our version may say more than we know."""
     document = newer(protocolVersions=[2, 1], future={"a": 1})
-    spec = run_spec(run_uid=json.loads(document)["runUid"])
+    spec = run_spec(shell("true"), run_uid=json.loads(document)["runUid"])
     running = start_agent(spec, document=document)
     async with running.connect() as agent:
         assert (await running.final(agent)).phase is ActionPhase.SUCCEEDED

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from outhaul_api.vocabulary import ActionPhase, Reason
 from outhaul_grpc.v1 import agent_pb2 as pb
-from outhaul_operator import agents
+from outhaul_operator import agentoutputs
 from outhaul_operator.agentstates import RunState
 from wire.harness import AgentProcess, directory, output_command, run_spec, shell
 
@@ -217,7 +217,7 @@ async def test_listed_in_the_order_of_their_bytes(start_agent: StartAgent) -> No
         await running.final(agent)
         infos = await agent.outputs()
     assert [info.name for info in infos] == ["Z", "_", "a", "b", "é"]
-    assert isinstance(infos[0], agents.OutputInfo)
+    assert isinstance(infos[0], agentoutputs.OutputInfo)
 
 
 @pytest.mark.parametrize(("code", "printed"), [(0, True), (4, False)])

@@ -13,7 +13,7 @@ import pytest_asyncio
 from outhaul_api.vocabulary import ActionPhase
 from outhaul_grpc.v1 import agent_pb2 as pb
 from outhaul_operator import trust
-from outhaul_operator.agents import Output
+from outhaul_operator.agentoutputs import Output
 from wire.harness import AgentProcess, run_spec
 
 TERRAFORM = Path(__file__).parents[2] / "samples" / "terraform" / "terraform"

@@ -4,11 +4,23 @@ The operator uses it, through its `agents`, and so do tests that play wrong peer
 expects in the peer's certificate *is* the check of its identity: Python's gRPC shows a client no certificate.
 """
 
+import json
+
 import grpc
 import grpc.aio
 
 from outhaul_grpc.layout import server_name, socket_address
-from outhaul_grpc.protocol import MAX_WIRE_BYTES
+from outhaul_grpc.protocol import MAX_STATE_BYTES, MAX_WIRE_BYTES
+
+_LIMITS = {
+    "methodConfig": [
+        {
+            "name": [{"service": "outhaul.agent.v1.Agent", "method": method} for method in ("GetInfo", "Watch")],
+            "maxResponseMessageBytes": MAX_STATE_BYTES,
+        }
+    ]
+}
+"""What is answered while a run goes on, so that runs take little room, however many there are."""
 
 OPTIONS: list[tuple[str, int | str]] = [
     # A pod is dialled by its address: no proxy of the cluster's edge has business there.
@@ -18,6 +30,10 @@ OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_receive_message_length", MAX_WIRE_BYTES),
     ("grpc.max_send_message_length", MAX_WIRE_BYTES),
     ("grpc.max_metadata_size", 8192),
+    ("grpc.service_config", json.dumps(_LIMITS)),
+    # An agent sends no faster than it is read: nothing piles up here.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 64 * 1024),
     # Agents answer at once or not at all: look again often, not at doubling intervals up to minutes.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),

@@ -36,8 +36,11 @@ MAX_REASON_BYTES = 64
 MAX_MESSAGE_CHARACTERS = 2048
 """Characters of a state's message."""
 
-MAX_WIRE_BYTES = 1024 * 1024
-"""Bytes of any message on the wire: the largest one is a page of the longest names, a quarter of it."""
+MAX_WIRE_BYTES = 256 * 1024
+"""Bytes of any message on the wire: the largest one is a page of the longest names."""
+
+MAX_STATE_BYTES = 32 * 1024
+"""Bytes of a state, or of an introduction: twice the largest one."""
 
 WATCH_HEARTBEAT = 20.0
 """Seconds after which a watched agent repeats its state."""

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bouthaul_grpc/v1/agent.proto\x12\x10outhaul.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n\x0eGetInfoRequest\"|\n\x0fGetInfoResponse\x12\x0f\n\x07run_uid\x18\x01 \x01(\t\x12\x15\n\ragent_version\x18\x02 \x01(\t\x12\x19\n\x11protocol_versions\x18\x03 \x03(\r\x12&\n\x05phase\x18\x04 \x01(\x0e\x32\x17.outhaul.agent.v1.Phase\"\x1f\n\x0cWatchRequest\x12\x0f\n\x07run_uid\x18\x01 \x01(\t\":\n\rWatchResponse\x12)\n\x05state\x18\x01 \x01(\x0b\x32\x1a.outhaul.agent.v1.RunState\"9\n\x12ListOutputsRequest\x12\x0f\n\x07run_uid\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\"]\n\x13ListOutputsResponse\x12-\n\x07outputs\x18\x01 \x03(\x0b\x32\x1c.outhaul.agent.v1.OutputInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"2\n\x11ReadOutputRequest\x12\x0f\n\x07run_uid\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"#\n\x12ReadOutputResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"$\n\x11ReadSourceRequest\x12\x0f\n\x07run_uid\x18\x01 \x01(\t\"^\n\x12ReadSourceResponse\x12,\n\x04info\x18\x01 \x01(\x0b\x32\x1c.outhaul.agent.v1.SourceInfoH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07\x63ontent\"=\n\nSourceInfo\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x11\n\ttoo_large\x18\x03 \x01(\x08\"=\n\x12\x41\x63knowledgeRequest\x12\x0f\n\x07run_uid\x18\x01 \x01(\t\x12\x16\n\x0eoutputs_digest\x18\x02 \x01(\t\"\x15\n\x13\x41\x63knowledgeResponse\"Y\n\nOutputInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x11\n\tsensitive\x18\x03 \x01(\x08\x12\x0c\n\x04size\x18\x04 \x01(\x04\x12\x0e\n\x06sha256\x18\x05 \x01(\t\"\xab\x01\n\x08RunState\x12&\n\x05phase\x18\x01 \x01(\x0e\x32\x17.outhaul.agent.v1.Phase\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12*\n\x05steps\x18\x04 \x03(\x0b\x32\x1b.outhaul.agent.v1.StepState\x12\x14\n\x0coutput_count\x18\x05 \x01(\r\x12\x14\n\x0c\x61\x63knowledged\x18\x06 \x01(\x08\"\xcc\x01\n\tStepState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05phase\x18\x02 \x01(\x0e\x32\x1b.outhaul.agent.v1.StepPhase\x12\x16\n\texit_code\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12.\n\nstarted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0c\n\n_exit_code\"\xce\x04\n\x07RunSpec\x12\x19\n\x11protocol_versions\x18\x01 \x03(\r\x12\x18\n\x10operator_version\x18\x02 \x01(\t\x12\x0f\n\x07run_uid\x18\x03 \x01(\t\x12\x15\n\rrun_namespace\x18\x04 \x01(\t\x12\x10\n\x08run_name\x18\x05 \x01(\t\x12+\n\x08\x63ommands\x18\x06 \x03(\x0b\x32\x19.outhaul.agent.v1.Command\x12/\n\x07outputs\x18\x07 \x03(\x0b\x32\x1e.outhaul.agent.v1.OutputSource\x12\x33\n\x05\x66iles\x18\x08 \x03(\x0b\x32$.outhaul.agent.v1.RunSpec.FilesEntry\x12\x11\n\tcopy_from\x18\t \x03(\t\x12\x17\n\x0ftimeout_seconds\x18\n \x01(\x01\x12\x16\n\x0elinger_seconds\x18\x0b \x01(\x01\x12\x1a\n\x12kill_grace_seconds\x18\x0c \x01(\x01\x12\x34\n\x07\x64\x65\x63lare\x18\r \x03(\x0b\x32#.outhaul.agent.v1.OutputDeclaration\x12\x15\n\rnon_sensitive\x18\x0e \x03(\t\x12\x1a\n\x12stop_grace_seconds\x18\x0f \x01(\x01\x12$\n\x04keep\x18\x14 \x01(\x0b\x32\x16.outhaul.agent.v1.Keep\x12$\n\x04kept\x18\x15 \x01(\x0b\x32\x16.outhaul.agent.v1.Kept\x1a,\n\nFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\",\n\x04Keep\x12\x11\n\tvariables\x18\x01 \x03(\t\x12\x11\n\tmax_bytes\x18\x02 \x01(\x04\"+\n\x04Kept\x12\x11\n\tvariables\x18\x01 \x03(\t\x12\x10\n\x08required\x18\x02 \x03(\t\"\xcb\x01\n\x07\x43ommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgv\x18\x02 \x03(\t\x12/\n\x03\x65nv\x18\x03 \x03(\x0b\x32\".outhaul.agent.v1.Command.EnvEntry\x12\x13\n\x0bworking_dir\x18\x04 \x01(\t\x12\x17\n\x0ftimeout_seconds\x18\x05 \x01(\x01\x12\x19\n\x11\x63ontinue_on_error\x18\x06 \x01(\x08\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xba\x01\n\x0cOutputSource\x12\x36\n\tdirectory\x18\x01 \x01(\x0b\x32!.outhaul.agent.v1.DirectorySourceH\x00\x12\x32\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\x1f.outhaul.agent.v1.CommandSourceH\x00\x12\x34\n\x08manifest\x18\x03 \x01(\x0b\x32 .outhaul.agent.v1.ManifestSourceH\x00\x42\x08\n\x06source\"1\n\x0f\x44irectorySource\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x10\n\x08required\x18\x02 \x03(\t\"p\n\rCommandSource\x12\x0c\n\x04\x61rgv\x18\x01 \x03(\t\x12.\n\x06\x66ormat\x18\x02 \x01(\x0e\x32\x1e.outhaul.agent.v1.OutputFormat\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x13\n\x0bworking_dir\x18\x04 \x01(\t\"\x1e\n\x0eManifestSource\x12\x0c\n\x04path\x18\x01 \x01(\t\"\x93\x01\n\x11OutputDeclaration\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x16\n\tsensitive\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12\x10\n\x08required\x18\x04 \x01(\x08\x12\x19\n\x0c\x64\x65\x66\x61ult_json\x18\x05 \x01(\tH\x01\x88\x01\x01\x42\x0c\n\n_sensitiveB\x0f\n\r_default_json*\x96\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x11\n\rPHASE_PENDING\x10\x01\x12\x11\n\rPHASE_RUNNING\x10\x02\x12\x14\n\x10PHASE_COLLECTING\x10\x03\x12\x13\n\x0fPHASE_SUCCEEDED\x10\x04\x12\x10\n\x0cPHASE_FAILED\x10\x05\x12\x13\n\x0fPHASE_CANCELLED\x10\x06*\xa0\x01\n\tStepPhase\x12\x1a\n\x16STEP_PHASE_UNSPECIFIED\x10\x00\x12\x16\n\x12STEP_PHASE_PENDING\x10\x01\x12\x16\n\x12STEP_PHASE_RUNNING\x10\x02\x12\x18\n\x14STEP_PHASE_SUCCEEDED\x10\x03\x12\x15\n\x11STEP_PHASE_FAILED\x10\x04\x12\x16\n\x12STEP_PHASE_SKIPPED\x10\x05*\x94\x01\n\x0cOutputFormat\x12\x1d\n\x19OUTPUT_FORMAT_UNSPECIFIED\x10\x00\x12\x1b\n\x17OUTPUT_FORMAT_TERRAFORM\x10\x01\x12\x18\n\x14OUTPUT_FORMAT_PORTER\x10\x02\x12\x16\n\x12OUTPUT_FORMAT_JSON\x10\x03\x12\x16\n\x12OUTPUT_FORMAT_TEXT\x10\x04\x32\x91\x04\n\x05\x41gent\x12N\n\x07GetInfo\x12 .outhaul.agent.v1.GetInfoRequest\x1a!.outhaul.agent.v1.GetInfoResponse\x12J\n\x05Watch\x12\x1e.outhaul.agent.v1.WatchRequest\x1a\x1f.outhaul.agent.v1.WatchResponse0\x01\x12Z\n\x0bListOutputs\x12$.outhaul.agent.v1.ListOutputsRequest\x1a%.outhaul.agent.v1.ListOutputsResponse\x12Y\n\nReadOutput\x12#.outhaul.agent.v1.ReadOutputRequest\x1a$.outhaul.agent.v1.ReadOutputResponse0\x01\x12Y\n\nReadSource\x12#.outhaul.agent.v1.ReadSourceRequest\x1a$.outhaul.agent.v1.ReadSourceResponse0\x01\x12Z\n\x0b\x41\x63knowledge\x12$.outhaul.agent.v1.AcknowledgeRequest\x1a%.outhaul.agent.v1.AcknowledgeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bouthaul_grpc/v1/agent.proto\x12\x10outhaul.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n\x0eGetInfoRequest\"|\n\x0fGetInfoResponse\x12\x0f\n\x07run_uid\x18\x01 \x01(\t\x12\x15\n\ragent_version\x18\x02 \x01(\t\x12\x19\n\x11protocol_versions\x18\x03 \x03(\r\x12&\n\x05phase\x18\x04 \x01(\x0e\x32\x17.outhaul.agent.v1.Phase\"\x1f\n\x0cWatchRequest\x12\x0f\n\x07run_uid\x18\x01 \x01(\t\":\n\rWatchResponse\x12)\n\x05state\x18\x01 \x01(\x0b\x32\x1a.outhaul.agent.v1.RunState\"9\n\x12ListOutputsRequest\x12\x0f\n\x07run_uid\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\"]\n\x13ListOutputsResponse\x12-\n\x07outputs\x18\x01 \x03(\x0b\x32\x1c.outhaul.agent.v1.OutputInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"2\n\x11ReadOutputRequest\x12\x0f\n\x07run_uid\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"#\n\x12ReadOutputResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"$\n\x11ReadSourceRequest\x12\x0f\n\x07run_uid\x18\x01 \x01(\t\"^\n\x12ReadSourceResponse\x12,\n\x04info\x18\x01 \x01(\x0b\x32\x1c.outhaul.agent.v1.SourceInfoH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07\x63ontent\"=\n\nSourceInfo\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x11\n\ttoo_large\x18\x03 \x01(\x08\"=\n\x12\x41\x63knowledgeRequest\x12\x0f\n\x07run_uid\x18\x01 \x01(\t\x12\x16\n\x0eoutputs_digest\x18\x02 \x01(\t\"\x15\n\x13\x41\x63knowledgeResponse\"Y\n\nOutputInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x11\n\tsensitive\x18\x03 \x01(\x08\x12\x0c\n\x04size\x18\x04 \x01(\x04\x12\x0e\n\x06sha256\x18\x05 \x01(\t\"\xc1\x01\n\x08RunState\x12&\n\x05phase\x18\x01 \x01(\x0e\x32\x17.outhaul.agent.v1.Phase\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12*\n\x05steps\x18\x04 \x03(\x0b\x32\x1b.outhaul.agent.v1.StepState\x12\x14\n\x0coutput_count\x18\x05 \x01(\r\x12\x14\n\x0c\x61\x63knowledged\x18\x06 \x01(\x08\x12\x14\n\x0coutput_bytes\x18\x07 \x01(\x04\"\xcc\x01\n\tStepState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05phase\x18\x02 \x01(\x0e\x32\x1b.outhaul.agent.v1.StepPhase\x12\x16\n\texit_code\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12.\n\nstarted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0c\n\n_exit_code\"\xce\x04\n\x07RunSpec\x12\x19\n\x11protocol_versions\x18\x01 \x03(\r\x12\x18\n\x10operator_version\x18\x02 \x01(\t\x12\x0f\n\x07run_uid\x18\x03 \x01(\t\x12\x15\n\rrun_namespace\x18\x04 \x01(\t\x12\x10\n\x08run_name\x18\x05 \x01(\t\x12+\n\x08\x63ommands\x18\x06 \x03(\x0b\x32\x19.outhaul.agent.v1.Command\x12/\n\x07outputs\x18\x07 \x03(\x0b\x32\x1e.outhaul.agent.v1.OutputSource\x12\x33\n\x05\x66iles\x18\x08 \x03(\x0b\x32$.outhaul.agent.v1.RunSpec.FilesEntry\x12\x11\n\tcopy_from\x18\t \x03(\t\x12\x17\n\x0ftimeout_seconds\x18\n \x01(\x01\x12\x16\n\x0elinger_seconds\x18\x0b \x01(\x01\x12\x1a\n\x12kill_grace_seconds\x18\x0c \x01(\x01\x12\x34\n\x07\x64\x65\x63lare\x18\r \x03(\x0b\x32#.outhaul.agent.v1.OutputDeclaration\x12\x15\n\rnon_sensitive\x18\x0e \x03(\t\x12\x1a\n\x12stop_grace_seconds\x18\x0f \x01(\x01\x12$\n\x04keep\x18\x14 \x01(\x0b\x32\x16.outhaul.agent.v1.Keep\x12$\n\x04kept\x18\x15 \x01(\x0b\x32\x16.outhaul.agent.v1.Kept\x1a,\n\nFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\",\n\x04Keep\x12\x11\n\tvariables\x18\x01 \x03(\t\x12\x11\n\tmax_bytes\x18\x02 \x01(\x04\"+\n\x04Kept\x12\x11\n\tvariables\x18\x01 \x03(\t\x12\x10\n\x08required\x18\x02 \x03(\t\"\xcb\x01\n\x07\x43ommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgv\x18\x02 \x03(\t\x12/\n\x03\x65nv\x18\x03 \x03(\x0b\x32\".outhaul.agent.v1.Command.EnvEntry\x12\x13\n\x0bworking_dir\x18\x04 \x01(\t\x12\x17\n\x0ftimeout_seconds\x18\x05 \x01(\x01\x12\x19\n\x11\x63ontinue_on_error\x18\x06 \x01(\x08\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xba\x01\n\x0cOutputSource\x12\x36\n\tdirectory\x18\x01 \x01(\x0b\x32!.outhaul.agent.v1.DirectorySourceH\x00\x12\x32\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\x1f.outhaul.agent.v1.CommandSourceH\x00\x12\x34\n\x08manifest\x18\x03 \x01(\x0b\x32 .outhaul.agent.v1.ManifestSourceH\x00\x42\x08\n\x06source\"1\n\x0f\x44irectorySource\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x10\n\x08required\x18\x02 \x03(\t\"p\n\rCommandSource\x12\x0c\n\x04\x61rgv\x18\x01 \x03(\t\x12.\n\x06\x66ormat\x18\x02 \x01(\x0e\x32\x1e.outhaul.agent.v1.OutputFormat\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x13\n\x0bworking_dir\x18\x04 \x01(\t\"\x1e\n\x0eManifestSource\x12\x0c\n\x04path\x18\x01 \x01(\t\"\x93\x01\n\x11OutputDeclaration\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x16\n\tsensitive\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12\x10\n\x08required\x18\x04 \x01(\x08\x12\x19\n\x0c\x64\x65\x66\x61ult_json\x18\x05 \x01(\tH\x01\x88\x01\x01\x42\x0c\n\n_sensitiveB\x0f\n\r_default_json*\x96\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x11\n\rPHASE_PENDING\x10\x01\x12\x11\n\rPHASE_RUNNING\x10\x02\x12\x14\n\x10PHASE_COLLECTING\x10\x03\x12\x13\n\x0fPHASE_SUCCEEDED\x10\x04\x12\x10\n\x0cPHASE_FAILED\x10\x05\x12\x13\n\x0fPHASE_CANCELLED\x10\x06*\xa0\x01\n\tStepPhase\x12\x1a\n\x16STEP_PHASE_UNSPECIFIED\x10\x00\x12\x16\n\x12STEP_PHASE_PENDING\x10\x01\x12\x16\n\x12STEP_PHASE_RUNNING\x10\x02\x12\x18\n\x14STEP_PHASE_SUCCEEDED\x10\x03\x12\x15\n\x11STEP_PHASE_FAILED\x10\x04\x12\x16\n\x12STEP_PHASE_SKIPPED\x10\x05*\x94\x01\n\x0cOutputFormat\x12\x1d\n\x19OUTPUT_FORMAT_UNSPECIFIED\x10\x00\x12\x1b\n\x17OUTPUT_FORMAT_TERRAFORM\x10\x01\x12\x18\n\x14OUTPUT_FORMAT_PORTER\x10\x02\x12\x16\n\x12OUTPUT_FORMAT_JSON\x10\x03\x12\x16\n\x12OUTPUT_FORMAT_TEXT\x10\x04\x32\x91\x04\n\x05\x41gent\x12N\n\x07GetInfo\x12 .outhaul.agent.v1.GetInfoRequest\x1a!.outhaul.agent.v1.GetInfoResponse\x12J\n\x05Watch\x12\x1e.outhaul.agent.v1.WatchRequest\x1a\x1f.outhaul.agent.v1.WatchResponse0\x01\x12Z\n\x0bListOutputs\x12$.outhaul.agent.v1.ListOutputsRequest\x1a%.outhaul.agent.v1.ListOutputsResponse\x12Y\n\nReadOutput\x12#.outhaul.agent.v1.ReadOutputRequest\x1a$.outhaul.agent.v1.ReadOutputResponse0\x01\x12Y\n\nReadSource\x12#.outhaul.agent.v1.ReadSourceRequest\x1a$.outhaul.agent.v1.ReadSourceResponse0\x01\x12Z\n\x0b\x41\x63knowledge\x12$.outhaul.agent.v1.AcknowledgeRequest\x1a%.outhaul.agent.v1.AcknowledgeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,12 +36,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RUNSPEC_FILESENTRY']._serialized_options = b'8\001'
   _globals['_COMMAND_ENVENTRY']._loaded_options = None
   _globals['_COMMAND_ENVENTRY']._serialized_options = b'8\001'
-  _globals['_PHASE']._serialized_start=2744
-  _globals['_PHASE']._serialized_end=2894
-  _globals['_STEPPHASE']._serialized_start=2897
-  _globals['_STEPPHASE']._serialized_end=3057
-  _globals['_OUTPUTFORMAT']._serialized_start=3060
-  _globals['_OUTPUTFORMAT']._serialized_end=3208
+  _globals['_PHASE']._serialized_start=2766
+  _globals['_PHASE']._serialized_end=2916
+  _globals['_STEPPHASE']._serialized_start=2919
+  _globals['_STEPPHASE']._serialized_end=3079
+  _globals['_OUTPUTFORMAT']._serialized_start=3082
+  _globals['_OUTPUTFORMAT']._serialized_end=3230
   _globals['_GETINFOREQUEST']._serialized_start=82
   _globals['_GETINFOREQUEST']._serialized_end=98
   _globals['_GETINFORESPONSE']._serialized_start=100
@@ -71,31 +71,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OUTPUTINFO']._serialized_start=845
   _globals['_OUTPUTINFO']._serialized_end=934
   _globals['_RUNSTATE']._serialized_start=937
-  _globals['_RUNSTATE']._serialized_end=1108
-  _globals['_STEPSTATE']._serialized_start=1111
-  _globals['_STEPSTATE']._serialized_end=1315
-  _globals['_RUNSPEC']._serialized_start=1318
-  _globals['_RUNSPEC']._serialized_end=1908
-  _globals['_RUNSPEC_FILESENTRY']._serialized_start=1864
-  _globals['_RUNSPEC_FILESENTRY']._serialized_end=1908
-  _globals['_KEEP']._serialized_start=1910
-  _globals['_KEEP']._serialized_end=1954
-  _globals['_KEPT']._serialized_start=1956
-  _globals['_KEPT']._serialized_end=1999
-  _globals['_COMMAND']._serialized_start=2002
-  _globals['_COMMAND']._serialized_end=2205
-  _globals['_COMMAND_ENVENTRY']._serialized_start=2163
-  _globals['_COMMAND_ENVENTRY']._serialized_end=2205
-  _globals['_OUTPUTSOURCE']._serialized_start=2208
-  _globals['_OUTPUTSOURCE']._serialized_end=2394
-  _globals['_DIRECTORYSOURCE']._serialized_start=2396
-  _globals['_DIRECTORYSOURCE']._serialized_end=2445
-  _globals['_COMMANDSOURCE']._serialized_start=2447
-  _globals['_COMMANDSOURCE']._serialized_end=2559
-  _globals['_MANIFESTSOURCE']._serialized_start=2561
-  _globals['_MANIFESTSOURCE']._serialized_end=2591
-  _globals['_OUTPUTDECLARATION']._serialized_start=2594
-  _globals['_OUTPUTDECLARATION']._serialized_end=2741
-  _globals['_AGENT']._serialized_start=3211
-  _globals['_AGENT']._serialized_end=3740
+  _globals['_RUNSTATE']._serialized_end=1130
+  _globals['_STEPSTATE']._serialized_start=1133
+  _globals['_STEPSTATE']._serialized_end=1337
+  _globals['_RUNSPEC']._serialized_start=1340
+  _globals['_RUNSPEC']._serialized_end=1930
+  _globals['_RUNSPEC_FILESENTRY']._serialized_start=1886
+  _globals['_RUNSPEC_FILESENTRY']._serialized_end=1930
+  _globals['_KEEP']._serialized_start=1932
+  _globals['_KEEP']._serialized_end=1976
+  _globals['_KEPT']._serialized_start=1978
+  _globals['_KEPT']._serialized_end=2021
+  _globals['_COMMAND']._serialized_start=2024
+  _globals['_COMMAND']._serialized_end=2227
+  _globals['_COMMAND_ENVENTRY']._serialized_start=2185
+  _globals['_COMMAND_ENVENTRY']._serialized_end=2227
+  _globals['_OUTPUTSOURCE']._serialized_start=2230
+  _globals['_OUTPUTSOURCE']._serialized_end=2416
+  _globals['_DIRECTORYSOURCE']._serialized_start=2418
+  _globals['_DIRECTORYSOURCE']._serialized_end=2467
+  _globals['_COMMANDSOURCE']._serialized_start=2469
+  _globals['_COMMANDSOURCE']._serialized_end=2581
+  _globals['_MANIFESTSOURCE']._serialized_start=2583
+  _globals['_MANIFESTSOURCE']._serialized_end=2613
+  _globals['_OUTPUTDECLARATION']._serialized_start=2616
+  _globals['_OUTPUTDECLARATION']._serialized_end=2763
+  _globals['_AGENT']._serialized_start=3233
+  _globals['_AGENT']._serialized_end=3762
 # @@protoc_insertion_point(module_scope)

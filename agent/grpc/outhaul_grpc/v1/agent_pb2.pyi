@@ -448,15 +448,17 @@ class RunState(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     OUTPUT_COUNT_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    OUTPUT_BYTES_FIELD_NUMBER: _builtins.int
     phase: Global___Phase.ValueType
     reason: _builtins.str
     """One of the reasons of the API's vocabulary; empty while nothing went wrong."""
     message: _builtins.str
     """For people; never a value of an output, of a file or of a variable."""
     output_count: _builtins.int
-    """How many outputs are held; set once the phase is final."""
+    """How many outputs are held, and what their values are together, in bytes; set once the phase is final."""
     acknowledged: _builtins.bool
     """Whether the operator has said that everything is stored; only in the termination message."""
+    output_bytes: _builtins.int
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepState]: ...
     def __init__(
@@ -468,10 +470,11 @@ class RunState(_message.Message):
         steps: _abc.Iterable[Global___StepState] | None = ...,
         output_count: _builtins.int = ...,
         acknowledged: _builtins.bool = ...,
+        output_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "message", b"message", "output_count", b"output_count", "phase", b"phase", "reason", b"reason", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "message", b"message", "output_bytes", b"output_bytes", "output_count", b"output_count", "phase", b"phase", "reason", b"reason", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
