@@ -156,6 +156,9 @@ class Authorities:
                 await self._warn()
             except (ApiError, TrustError) as error:
                 _logger.warning("authorities: %s", error)
+            except Exception:
+                # A root that nobody exchanges in time would end every run.
+                _logger.exception("authorities: will be tried again")
 
     @property
     def _known(self) -> Keyring:

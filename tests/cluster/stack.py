@@ -120,13 +120,13 @@ class Stack:
         plane = self.control_plane
         found = plane.processes.find(name)
         if found is not None:
-            if _seconds_left(self._operator_kubeconfig) > _TOKEN_LEFT:
+            if _seconds_left(self.operator_kubeconfig) > _TOKEN_LEFT:
                 return found
             say("the operator's token has expired or soon will: starting it again with a new one")
             found.stop(grace=10)
         plane.service_account_kubeconfig(OPERATOR_NAMESPACE, OPERATOR_ACCOUNT, seconds=_TOKEN_SECONDS, server=server)
         (port,) = ports.free(1)
-        command = [sys.executable, "-m", "outhaul_operator", "--kubeconfig", str(self._operator_kubeconfig)]
+        command = [sys.executable, "-m", "outhaul_operator", "--kubeconfig", str(self.operator_kubeconfig)]
         command += ["--operator-namespace", OPERATOR_NAMESPACE, "--agent-image", "outhaul-agent"]
         # One that is killed and started again is known by its name, so nobody waits for the end of its Lease; and on a
         # machine with much to do a leader is not too slow to renew it.
@@ -196,7 +196,8 @@ class Stack:
         return self.control_plane.root / "kubelet" / "logs"
 
     @property
-    def _operator_kubeconfig(self) -> Path:
+    def operator_kubeconfig(self) -> Path:
+        """The kubeconfig of the operator's service account, once an operator has been started."""
         return self.control_plane.root / f"{OPERATOR_NAMESPACE}_{OPERATOR_ACCOUNT}.kubeconfig"
 
 

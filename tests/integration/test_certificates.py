@@ -3,8 +3,9 @@
 import base64
 import itertools
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,14 +120,29 @@ def test_an_authority_of_an_admin(objects: Objects, home: Objects, stack: Stack,
     assert float(line.split()[1]) == ends
 
 
+@pytest.fixture
+def second(stack: Stack) -> Iterator[Callable[..., None]]:
+    """Starts a second operator beside the usual one, under the same account, with these options."""
+    processes = stack.control_plane.processes
+
+    def start(*options: str) -> None:
+        usual = [sys.executable, "-m", "outhaul_operator", "--agent-image", "outhaul-agent", "--http-port", "0"]
+        mine = ["--kubeconfig", str(stack.operator_kubeconfig), "--operator-namespace", OPERATOR_NAMESPACE]
+        processes.start("second-operator", [*usual, *mine, *options])
+
+    yield start
+    processes.stop("second-operator", grace=10)
+
+
 @pytest.mark.timeout(SOAK_TIMEOUT)
-def test_soak(objects: Objects, home: Objects, stack: Stack) -> None:
-    """Runs start and end while the root is exchanged every two seconds and the operator is killed once: none is lost.
+def test_soak(objects: Objects, home: Objects, stack: Stack, second: Callable[..., None]) -> None:
+    """Runs start and end while two operators exchange the root every two seconds and one is killed: none is lost.
 
     `OUTHAUL_SOAK_RUNS` says how many.
     """
     options = (*SOON, "--root-lifetime", "3s")
     stack.restart_operator(*options)
+    second(*options)
     objects.create("AgentConfig", "default", spec={"ttlSecondsAfterFinished": 5})
     began = time.monotonic()
     names = [f"run-{number}" for number in range(SOAK_RUNS)]
