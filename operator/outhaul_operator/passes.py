@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation, RunReference
-from outhaul_api.vocabulary import INSTALLATION_LABEL, UNINSTALL_FINALIZER
+from outhaul_api.vocabulary import INSTALLATION_LABEL, UNINSTALL_FINALIZER, Action
 
 from outhaul_operator import names
 from outhaul_operator.agentactions import parse_actions
@@ -16,6 +16,7 @@ from outhaul_operator.cluster import Kind, NotFoundError, Object
 from outhaul_operator.context import Context
 from outhaul_operator.decisions import Decision, belongs, decide, newest_run
 from outhaul_operator.needs import Needs
+from outhaul_operator.view import Key
 
 
 class Pass:
@@ -84,8 +85,38 @@ class Pass:
             self.put(await self.cluster.get(Kind.INSTALLATION, self.namespace, self.name))
         except NotFoundError:
             return None
-        labels = {INSTALLATION_LABEL: names.label_value(self.name)}
-        found = await self.cluster.list(Kind.AGENT_ACTION, self.namespace, labels)
-        for obj in found:
-            self.context.view.put(Kind.AGENT_ACTION, obj)
-        return self.decide(parse_actions(found))
+        await self._see_newest_runs()
+        return self.decide(self._seen_runs())
+
+    def _seen_runs(self) -> list[AgentAction]:
+        return parse_actions(self.context.view.owned(Key(Kind.INSTALLATION, self.namespace, self.name)))
+
+    async def _see_newest_runs(self) -> None:
+        """Has the view know the newest run as it is, whatever was seen so far.
+
+        Runs are asked for by name, since names are derived: a list costs API servers before 1.31 as much as all runs of
+        the namespace. An uninstall that follows no install has it all the same, for it needs what the former runs had.
+        """
+        known, _ = newest_run(self.installation, self._seen_runs())
+        newest = await self._see(known.name) if known is not None else None
+        number, uid = known.number if known is not None else 0, self.installation.metadata.uid
+        while (following := await self._see(names.run_name(self.name, uid=uid, number=number + 1))) is not None:
+            newest, number = following, number + 1
+        is_last = self.is_deleting or self.installation.spec.uninstalled
+        if is_last and (newest is None or newest["spec"].get("action") not in {Action.INSTALL, Action.UPGRADE}):
+            labels = {INSTALLATION_LABEL: names.label_value(self.name)}
+            for obj in await self.cluster.list(Kind.AGENT_ACTION, self.namespace, labels):
+                self.context.view.put(Kind.AGENT_ACTION, obj)
+
+    async def _see(self, run: str) -> Object | None:
+        """Asks the server for a run, and has the view know the answer."""
+        view, key = self.context.view, Key(Kind.AGENT_ACTION, self.namespace, run)
+        seen = view.get(key)
+        try:
+            obj = await self.cluster.get(*key)
+        except NotFoundError:
+            if seen is not None:
+                view.drop(Kind.AGENT_ACTION, seen)
+            return None
+        view.put(Kind.AGENT_ACTION, obj)
+        return obj

@@ -13,9 +13,8 @@ SPEC: dict[str, Any] = {
     "commands": {"install": [{"name": "main", "command": ["sh", "-c", 'printf up > "$OUTHAUL_OUTPUTS/state"']}]},
 }
 READS = {
-    "list agentactions": 1,  # a list of its own, before a run is made: is there one already?
     "get installations": 1,  # the newest state, before a run is made from it
-    "get agentactions": 1,  # the newest state, before the run is started
+    "get agentactions": 2,  # is there one already, before it is made; and the newest state, before it is started
     "get agentconfigs": 4,  # the namespace's `default`: for the plan, for the pod, and when its time to go is asked for
     "get installationoutputs": 1,  # the names for the Installation's status
 }
