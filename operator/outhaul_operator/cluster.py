@@ -4,6 +4,7 @@ Everybody else passes and gets plain JSON objects. Built on the generic part of 
 authentication, connection pool); its typed models are not used, since half of our objects are custom ones.
 """
 
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from enum import Enum
@@ -16,6 +17,7 @@ from kubernetes.aio import client
 from outhaul_api.vocabulary import API_VERSION, MANAGER
 
 from outhaul_operator import connections
+from outhaul_operator.turns import Turns
 
 Object = dict[str, Any]
 """One Kubernetes object, as JSON."""
@@ -27,6 +29,8 @@ UNPROCESSABLE = 422
 LEASES = "coordination.k8s.io/v1"
 
 _REQUEST_TIMEOUT_S = 30
+_MOST_REQUESTS = 100
+"""Requests under way at a time. Those that wait for their turn are not late yet."""
 _MAX_MESSAGE = 1000
 
 _TOO_LARGE = "request is too large"
@@ -96,6 +100,7 @@ class Cluster:
         self._api = api
         self.may_write: Callable[[], bool] = lambda: True
         """Asked before each change of anything but a Lease: who has lost leadership changes nothing more."""
+        self._turns = Turns(_MOST_REQUESTS)
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None) -> Self:
@@ -347,16 +352,18 @@ class Cluster:
         what = f"{method.lower()} {kind.value[1]} {'/'.join(part for part in (namespace, name, subresource) if part)}"
         if name is None and isinstance(body, dict):
             what += f"/{body['metadata'].get('name', '')}"
-        if method != "GET" and kind not in {Kind.LEASE, Kind.ACCESS_REVIEW} and not self.may_write():
-            raise UnavailableError(what, 0, "this operator does not lead any more")
         url = self._url(kind, namespace, name, subresource, query)
         headers = {"Content-Type": content_type, "Accept": accept}
-        response = await self._request(method, url, body, headers, what)
-        async with response:
-            try:
-                data = await response.read()
-            except (aiohttp.ClientError, TimeoutError) as error:
-                raise UnavailableError(what, 0, type(error).__name__) from error
+        # A Lease does not wait: it would run out meanwhile.
+        async with contextlib.nullcontext() if kind is Kind.LEASE else self._turns.place(namespace):
+            if method != "GET" and kind not in {Kind.LEASE, Kind.ACCESS_REVIEW} and not self.may_write():
+                raise UnavailableError(what, 0, "this operator does not lead any more")
+            response = await self._request(method, url, body, headers, what)
+            async with response:
+                try:
+                    data = await response.read()
+                except (aiohttp.ClientError, TimeoutError) as error:
+                    raise UnavailableError(what, 0, type(error).__name__) from error
         if not 200 <= response.status < 300:  # noqa: PLR2004
             raise _error(what, response.status, data)
         answer = _parsed(data)

@@ -1,5 +1,8 @@
 """How the API server is reached: where, with which credentials, by which sessions. `cluster` alone uses it."""
 
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
 import aiohttp
 from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 from kubernetes.aio import client, config
@@ -25,8 +28,18 @@ async def configuration(kubeconfig: str | None) -> client.Configuration:
             await config.load_kube_config(client_configuration=found)  # type: ignore[no-untyped-call]
     else:
         await config.load_kube_config(config_file=kubeconfig, client_configuration=found)  # type: ignore[no-untyped-call]
-    found.client_session_kwargs = {"middlewares": [traffic.counted]}
+    # Left to itself, aiohttp looks for a proxy and reads ~/.netrc again for each request, and that in a thread.
+    found.proxy = found.proxy or _proxy(found.host)
+    found.client_session_kwargs = {"middlewares": [traffic.counted], "trust_env": False}
+    # Watches last, and must not use up the connections that requests need: `cluster` limits those itself.
+    found.connection_pool_maxsize = 0
     return found
+
+
+def _proxy(server: str) -> str | None:
+    """Returns the proxy that the environment names for the API server."""
+    url = urlsplit(server)
+    return None if proxy_bypass(url.hostname or "") else getproxies().get(url.scheme)
 
 
 def session(api: client.ApiClient, middleware: ClientMiddlewareType) -> aiohttp.ClientSession:

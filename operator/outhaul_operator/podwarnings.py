@@ -1,18 +1,22 @@
 """What Kubernetes warns of while a pod does not start, such as a volume that cannot be mounted.
 
-The kubelet says it in events alone. They are watched only for a pod that takes its time, and only until it starts.
+The kubelet says it in events alone. They are watched only for a pod that takes its time, only until it starts, and of
+a few pods at a time: many that start at once all take their time.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 
 from outhaul_api.vocabulary import Reason
 
 from outhaul_operator.cluster import ApiError, Cluster, Object
+from outhaul_operator.turns import Turns
 
 LOOK_AGAIN_S = 60.0
 """How long a wait for an event lasts before the server is asked: a watch may have missed it."""
+
+MOST = 20
+"""Pods whose events are watched at a time."""
 
 _logger = logging.getLogger(__name__)
 
@@ -22,10 +26,12 @@ class PodWarnings:
 
     Args:
         cluster: The API server.
+        turns: What the pods of all runs share: see `MOST`.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, turns: Turns) -> None:
         self._cluster = cluster
+        self._turns = turns
         self._told: set[str] = set()
 
     async def next(self, pod: Object, changed: asyncio.Event) -> tuple[Reason, str] | None:
@@ -35,8 +41,7 @@ class PodWarnings:
             The reason and the message for people; None where there was no new warning.
         """
         metadata = pod["metadata"]
-        stream = self._cluster.watch_events(metadata["namespace"], metadata["uid"])
-        warning = asyncio.create_task(self._first(stream))
+        warning = asyncio.create_task(self._first(metadata["namespace"], metadata["uid"]))
         change = asyncio.create_task(changed.wait())
         try:
             await asyncio.wait({warning, change}, timeout=LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
@@ -53,12 +58,13 @@ class PodWarnings:
         message = f"pod {metadata['name']} has not started: {found['reason']}: {found['message']}"
         return Reason.VOLUME_NOT_READY if is_volume else Reason.POD_PENDING, message
 
-    async def _first(self, stream: AsyncIterator[Object]) -> Object | None:
-        async for warning in stream:
-            said = f"{warning.get('reason')} {warning.get('message')}"
-            if said not in self._told:
-                self._told.add(said)
-                return warning
+    async def _first(self, namespace: str, uid: str) -> Object | None:
+        async with self._turns.place(namespace):
+            async for warning in self._cluster.watch_events(namespace, uid):
+                said = f"{warning.get('reason')} {warning.get('message')}"
+                if said not in self._told:
+                    self._told.add(said)
+                    return warning
         return None
 
 

@@ -42,9 +42,10 @@ from outhaul_operator.cluster import (
 )
 from outhaul_operator.context import Context
 from outhaul_operator.keeping import Keeper
-from outhaul_operator.podwarnings import LOOK_AGAIN_S, PodWarnings, is_set
+from outhaul_operator.podwarnings import LOOK_AGAIN_S, MOST, PodWarnings, is_set
 from outhaul_operator.results import Results
 from outhaul_operator.situations import Situation, Stage
+from outhaul_operator.turns import Turns
 from outhaul_operator.verdicts import RunFailedError, StalledError, WaitingError, now
 from outhaul_operator.view import Key
 
@@ -73,6 +74,7 @@ class Runs:
         self._context = context
         self._cluster = context.cluster
         self._view = context.view
+        self._turns = Turns(MOST)
 
     async def carry_out(self, key: Key) -> float | None:
         """Brings one run to its end, or cleans up after one that has ended.
@@ -97,7 +99,7 @@ class Runs:
             return None
         if _is_over(obj):
             return await cleanups.clean(self._context, obj)
-        run = _Run(self._context, obj)
+        run = _Run(self._context, obj, self._turns)
         await run.carry_out()
         return None
 
@@ -120,7 +122,7 @@ def _is_over(obj: Object) -> bool:
 class _Run:
     """One run that has not ended."""
 
-    def __init__(self, context: Context, obj: Object) -> None:
+    def __init__(self, context: Context, obj: Object, turns: Turns) -> None:
         self._context = context
         self._cluster = context.cluster
         self._view = context.view
@@ -130,7 +132,7 @@ class _Run:
         self._keeper = Keeper(context)
         self._action: AgentAction | None = None
         self._where_to_look = ""
-        self._warnings = PodWarnings(context.cluster)
+        self._warnings = PodWarnings(context.cluster, turns)
         self._redial_s, self._longest_redial_s = _REDIAL_S
         self._was_cut_short = False
         """Whether the last conversation with the agent broke off soon: then it is not hurried to."""

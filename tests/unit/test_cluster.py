@@ -480,6 +480,36 @@ async def test_a_token_is_not_carried_elsewhere(server: Server, cluster: Cluster
         assert all("Authorization" not in request.headers for request in other.requests)
 
 
+async def test_a_password_file_is_not_read(
+    server: Server, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who the operator is, its token says alone, whatever a ~/.netrc has for the server's address."""
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login somebody password else")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    server.will(Answer(body=OBJECT))
+    await cluster.get(Kind.AGENT_ACTION, "tenant", "a")
+    assert server.request.headers["Authorization"] == f"Bearer {TOKEN}"
+
+
+@pytest.mark.parametrize(("exempt", "is_used"), [("", True), ("127.0.0.1", False)])
+async def test_the_proxy_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exempt: str, *, is_used: bool
+) -> None:
+    """The server is asked by way of the proxy that the environment names, unless its address is exempt from that."""
+    proxy = Server()
+    await proxy.start()
+    proxy.will(Answer(body=OBJECT))
+    for name, value in {"http_proxy": proxy.url, "no_proxy": exempt}.items():
+        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(name.upper(), value)
+    async with serving(tmp_path) as (server, cluster):
+        server.will(Answer(body=OBJECT))
+        assert await cluster.get(Kind.AGENT_ACTION, "tenant", "a") == OBJECT
+        assert len(proxy.requests) == is_used
+        assert len(server.requests) == (not is_used)
+    await proxy.stop()
+
+
 def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
     """A request is given up after half a minute, and not before."""
 
@@ -506,6 +536,60 @@ def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
     loop = AdvancingLoop()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(main(loop))
+
+
+def test_who_waits_for_a_turn_is_not_late(tmp_path: Path) -> None:
+    """However many requests there are, a hundred are under way; what the others wait is not counted against them."""
+
+    async def main(loop: AdvancingLoop) -> None:
+        async with serving(tmp_path) as (server, cluster):
+            full, over = asyncio.Event(), asyncio.Event()
+
+            async def hold(_request: web.Request) -> web.StreamResponse:
+                if len(server.requests) == 100:
+                    full.set()
+                await over.wait()
+                return web.json_response({})
+
+            server.will(*[hold] * 110)
+            requests = [asyncio.create_task(cluster.get(Kind.POD, "tenant", "p")) for _ in range(110)]
+            await full.wait()
+            loop.advance(25)
+            assert not (await asyncio.wait(requests, timeout=0))[0]
+            assert len(server.requests) == 100
+            over.set()
+            await asyncio.gather(*requests[:100])
+            loop.advance(25)
+            await asyncio.gather(*requests)
+
+    loop = AdvancingLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(main(loop))
+
+
+async def test_watches_take_no_turns(server: Server, cluster: Cluster) -> None:
+    """While more watches are open than requests may be under way, a request is answered all the same."""
+    opened, over = asyncio.Semaphore(0), asyncio.Event()
+
+    async def hold(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        opened.release()
+        await over.wait()
+        return response
+
+    async def watch() -> None:
+        async for _ in cluster.watch_events("tenant", "u"):
+            pass
+
+    server.will(*[hold] * 110)
+    watches = [asyncio.create_task(watch()) for _ in range(110)]
+    for _ in watches:
+        await opened.acquire()
+    server.will(Answer(body=OBJECT))
+    assert await cluster.get(Kind.AGENT_ACTION, "tenant", "a") == OBJECT
+    over.set()
+    await asyncio.gather(*watches)
 
 
 # -- the stream of events
