@@ -6,6 +6,7 @@ The AgentAction stays, with everything that was learned. The pod goes last: its 
 from datetime import UTC, datetime
 
 from outhaul_api.agentaction import AgentAction
+from outhaul_api.agentconfig import AgentConfigSpec
 from outhaul_api.vocabulary import SecretType
 
 from outhaul_operator import configs, guarded, names, ownership
@@ -29,21 +30,23 @@ async def clean(context: Context, obj: Object) -> float | None:
     if pod is None or not ownership.is_of_run(pod, action) or action.status.finished_at is None:
         return None
     reference = action.spec.agent_config
+    about = context.settings.namespace, namespace, reference.name if reference is not None else None
     try:
-        config = await configs.resolve(
-            context.cluster,
-            context.settings.namespace,
-            namespace,
-            reference.name if reference is not None else None,
-        )
-        ttl = config.ttl_seconds_after_finished
+        left = _seconds_left(action.status.finished_at, configs.seen(context.view, *about))
+        if left <= 0:
+            # What goes does not come back: the server is asked before.
+            left = _seconds_left(action.status.finished_at, await configs.resolve(context.cluster, *about))
     except VerdictError:
-        ttl = None
-    finished = datetime.fromisoformat(action.status.finished_at)
-    left = (finished - datetime.now(UTC)).total_seconds() + (DEFAULT_TTL_S if ttl is None else ttl)
+        left = _seconds_left(action.status.finished_at, AgentConfigSpec())
     if left > 0:
         return left
     run_secret = names.run_secret_name(name)
     await guarded.guarded_delete(context.cluster, namespace, run_secret, SecretType.RUN, action.metadata.uid)
     await context.cluster.delete(Kind.POD, namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
     return None
+
+
+def _seconds_left(finished_at: str, config: AgentConfigSpec) -> float:
+    ttl = config.ttl_seconds_after_finished
+    since = datetime.now(UTC) - datetime.fromisoformat(finished_at)
+    return (DEFAULT_TTL_S if ttl is None else ttl) - since.total_seconds()

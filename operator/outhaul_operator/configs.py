@@ -1,12 +1,15 @@
 """Resolves the AgentConfig of a run as Porter does: the operator's `default`, the namespace's, the named one."""
 
+from collections.abc import Mapping
+
 from outhaul_api.agentconfig import AgentConfig, AgentConfigSpec
 from outhaul_api.vocabulary import Reason
 from pydantic import ValidationError
 
-from outhaul_operator.cluster import Cluster, Kind, NotFoundError
+from outhaul_operator.cluster import Cluster, Kind, NotFoundError, Object
 from outhaul_operator.validation import explain
 from outhaul_operator.verdicts import StalledError, WaitingError
+from outhaul_operator.view import Key, View
 
 DEFAULT = "default"
 
@@ -24,13 +27,10 @@ async def resolve(cluster: Cluster, operator_namespace: str, namespace: str, nam
         WaitingError: The named AgentConfig does not exist; it may come.
         StalledError: One of them cannot be read.
     """
-    places = dict.fromkeys([(operator_namespace, DEFAULT), (namespace, DEFAULT)])
-    if name is not None:
-        places[namespace, name] = None
-    layers = []
-    for place in places:
+    found = {}
+    for place in _places(operator_namespace, namespace, name):
         try:
-            obj = await cluster.get(Kind.AGENT_CONFIG, *place)
+            found[place] = await cluster.get(Kind.AGENT_CONFIG, *place)
         except NotFoundError:
             if place == (namespace, name):
                 raise WaitingError(
@@ -39,12 +39,39 @@ async def resolve(cluster: Cluster, operator_namespace: str, namespace: str, nam
                     "create it, or correct spec.agentConfig.name",
                     is_watched=True,
                 ) from None
-            continue
+    return merged(_specs(found))
+
+
+def seen(view: View, operator_namespace: str, namespace: str, name: str | None) -> AgentConfigSpec:
+    """Returns the configuration of a run by what was seen so far, which may be behind; what was not seen is left out.
+
+    Raises:
+        StalledError: One of them cannot be read.
+    """
+    places = _places(operator_namespace, namespace, name)
+    objects = {place: view.get(Key(Kind.AGENT_CONFIG, *place)) for place in places}
+    return merged(_specs({place: obj for place, obj in objects.items() if obj is not None}))
+
+
+_Place = tuple[str, str]
+
+
+def _places(operator_namespace: str, namespace: str, name: str | None) -> list[_Place]:
+    """Returns namespace and name of each AgentConfig that counts, the nearest last."""
+    places = dict.fromkeys([(operator_namespace, DEFAULT), (namespace, DEFAULT)])
+    if name is not None:
+        places[namespace, name] = None
+    return list(places)
+
+
+def _specs(found: Mapping[_Place, Object]) -> list[AgentConfigSpec]:
+    specs = []
+    for place, obj in found.items():
         try:
-            layers.append(AgentConfig.model_validate(obj).spec)
+            specs.append(AgentConfig.model_validate(obj).spec)
         except ValidationError as error:
             raise StalledError(Reason.INVALID_SPEC, f"AgentConfig {'/'.join(place)}: {explain(error)}") from None
-    return merged(layers)
+    return specs
 
 
 def merged(layers: list[AgentConfigSpec]) -> AgentConfigSpec:

@@ -65,6 +65,8 @@ class View:
         """Takes in a state, unless a newer one of the same object was seen."""
         key = key_of(kind, obj)
         old = self._objects.get(key)
+        # Who wrote which field is of no interest here, and half of an idle object's size.
+        obj["metadata"].pop("managedFields", None)
         if obj["metadata"]["uid"] in self._gone or (old is not None and _is_newer(old, obj)):
             return
         if old is not None:

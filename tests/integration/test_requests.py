@@ -15,7 +15,7 @@ SPEC: dict[str, Any] = {
 READS = {
     "get installations": 1,  # the newest state, before a run is made from it
     "get agentactions": 2,  # is there one already, before it is made; and the newest state, before it is started
-    "get agentconfigs": 4,  # the namespace's `default`: for the plan, for the pod, and when its time to go is asked for
+    "get agentconfigs": 2,  # the namespace's `default`: for the plan, and for the pod
     "get installationoutputs": 1,  # the names for the Installation's status
 }
 """What one run may read in its namespace, and why; nothing of it is repeated while the run goes on."""

@@ -47,6 +47,14 @@ def test_a_key_reads_well() -> None:
     assert str(key_of(Kind.INSTALLATION_OUTPUT, obj(1))) == "installationoutputs/n/a"
 
 
+def test_who_wrote_what_is_not_kept(view: View) -> None:
+    """Managed fields, of which the server sends as much again as of an idle object itself, take no memory."""
+    state = obj(1)
+    state["metadata"]["managedFields"] = [{"manager": "somebody"}]
+    view.put(Kind.AGENT_ACTION, state)
+    assert view.get(key()) == obj(1)
+
+
 @given(st.lists(st.integers(0, 20), min_size=1))
 def test_the_newest_state_stays(versions: list[int]) -> None:
     """In whatever order states of one object come, the newest is kept."""
