@@ -52,13 +52,18 @@ class Stack:
     Args:
         control_plane: where; whoever made it stops it.
         path: folders that the pods' containers search for programs before the environment's.
+        operator: the command that runs the operator, where it is to be run in another way.
     """
 
     def __init__(
-        self, control_plane: ControlPlane, path: tuple[Path, ...] = (REPOSITORY / "samples/terraform",)
+        self,
+        control_plane: ControlPlane,
+        path: tuple[Path, ...] = (REPOSITORY / "samples/terraform",),
+        operator: tuple[str, ...] = (sys.executable, "-m", "outhaul_operator"),
     ) -> None:
         self.control_plane = control_plane
         self._path = path
+        self._operator = operator
 
     def start(self) -> Self:
         """Starts what is not running, leaves the rest, and waits until all of it is ready."""
@@ -126,7 +131,7 @@ class Stack:
             found.stop(grace=10)
         plane.service_account_kubeconfig(OPERATOR_NAMESPACE, OPERATOR_ACCOUNT, seconds=_TOKEN_SECONDS, server=server)
         (port,) = ports.free(1)
-        command = [sys.executable, "-m", "outhaul_operator", "--kubeconfig", str(self.operator_kubeconfig)]
+        command = [*self._operator, "--kubeconfig", str(self.operator_kubeconfig)]
         command += ["--operator-namespace", OPERATOR_NAMESPACE, "--agent-image", "outhaul-agent"]
         # One that is killed and started again is known by its name, so nobody waits for the end of its Lease; and on a
         # machine with much to do a leader is not too slow to renew it.

@@ -23,6 +23,7 @@ import yaml
 
 logger = logging.getLogger(__name__)
 TYPE_OF_PATCH = {
+    "json": "application/json-patch+json",
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
 }
@@ -153,7 +154,7 @@ class Api:
         method: str,
         path: str,
         *,
-        body: Json | None = None,
+        body: Json | list[Json] | None = None,
         params: dict[str, str] | None = None,
         patch: str | None = None,
         accept: str = "application/json",
@@ -165,7 +166,7 @@ class Api:
             path: The path below the server's address.
             body: What to send, as JSON.
             params: The query.
-            patch: `merge` or `strategic`, where the method is PATCH.
+            patch: `json`, `merge` or `strategic`, where the method is PATCH.
             accept: The wanted representation.
 
         Returns:
