@@ -17,6 +17,8 @@ class Reason(StrEnum):
     COMMAND_NOT_FOUND = "CommandNotFound"
     TIMED_OUT = "TimedOut"
     CANCELLED = "Cancelled"
+    SOURCE_UNAVAILABLE = "SourceUnavailable"
+    BAD_SOURCE = "BadSource"
     BAD_OUTPUT = "BadOutput"
     DUPLICATE_OUTPUT = "DuplicateOutput"
     OUTPUT_TOO_LARGE = "OutputTooLarge"

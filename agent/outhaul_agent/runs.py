@@ -11,7 +11,7 @@ from outhaul_grpc.layout import KEPT_FILE
 from outhaul_grpc.protocol import KILL_GRACE, MAX_SOURCE_BYTES, STOP_GRACE
 from outhaul_grpc.v1 import agent_pb2 as pb
 
-from outhaul_agent import declarations, keeping, sources, workspace
+from outhaul_agent import archives, declarations, keeping, sources, workspace
 from outhaul_agent.commands import Surroundings, run_commands
 from outhaul_agent.outputs import Collection
 from outhaul_agent.processes import Processes
@@ -60,16 +60,19 @@ async def _work(
     """Runs the commands and collects the outputs; in the end the state is final."""
     processes = Processes()
     processes.open()
+    work_dir = settings.work_dir / spec.archive.path
     around = Surroundings(
         processes=processes,
-        work_dir=settings.work_dir,
-        environment=settings.command_environment(),
+        work_dir=work_dir,
+        environment=settings.command_environment(work_dir),
         stop=stop,
         grace=spec.kill_grace_seconds or KILL_GRACE,
         stop_grace=spec.stop_grace_seconds or STOP_GRACE,
     )
     found = Collection()
     try:
+        if spec.HasField("archive"):
+            await archives.fetch(around)
         service.hold_source(await asyncio.to_thread(_prepare, spec, settings, around.environment))
         progress.enter(pb.PHASE_RUNNING)
         problem = await run_commands(spec, progress, around)
@@ -106,6 +109,7 @@ def _prepare(spec: pb.RunSpec, settings: Settings, environment: dict[str, str]) 
     kept = (keeping.unpack(settings.kept_dir / KEPT_FILE) if spec.HasField("kept") else None) or keeping.Source()
     origins = workspace.prepare(
         settings.work_dir,
+        spec.archive.path,
         files=spec.files,
         copy_from=spec.copy_from,
         kept=kept.directories,
@@ -119,7 +123,8 @@ def _prepare(spec: pb.RunSpec, settings: Settings, environment: dict[str, str]) 
         return b""
     variables = {name: environment[name] for name in spec.keep.variables if name in environment}
     try:
-        return keeping.pack(settings.work_dir, origins, variables, min(spec.keep.max_bytes, MAX_SOURCE_BYTES))
+        work_dir = settings.work_dir / spec.archive.path
+        return keeping.pack(work_dir, origins, variables, min(spec.keep.max_bytes, MAX_SOURCE_BYTES))
     except keeping.TooLarge:
         return None
 

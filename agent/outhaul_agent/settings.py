@@ -46,9 +46,9 @@ class Settings:
             port=int(environment.get(layout.PORT_VARIABLE) or layout.PORT),
         )
 
-    def command_environment(self, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    def command_environment(self, work_dir: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Returns what every command sees: the agent's environment without what only concerns the agent."""
         kept = {name: value for name, value in environment.items() if name not in _INTERNAL}
-        kept[layout.WORK_DIR_VARIABLE] = str(self.work_dir)
+        kept[layout.WORK_DIR_VARIABLE] = str(work_dir)
         kept[layout.OUTPUTS_VARIABLE] = str(self.outputs_dir)
         return kept

@@ -6,18 +6,22 @@ middle of a run, or do harm.
 
 import json
 import math
+import re
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
 from outhaul_grpc.layout import CERTIFICATE_FILE, KEY_FILE, PROTOCOL_VERSIONS, ROOTS_FILE, RUN_FILE
+from outhaul_grpc.paths import BadPath, Parts, has_control, parts_of
 from outhaul_grpc.protocol import MAX_NAME_BYTES, MAX_STEPS, common_versions
 from outhaul_grpc.v1 import agent_pb2 as pb
 
-from outhaul_agent import __version__, declarations
+from outhaul_agent import __version__, declarations, downloads
 from outhaul_agent.reasons import Reason, RunError, quoted
 from outhaul_agent.values import BadValue, OutputType
+
+_SHA256 = re.compile("[0-9A-Fa-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,34 @@ def check_spec(spec: pb.RunSpec) -> None:
             raise _invalid(f"two commands are called {quoted(command.name)}, or one has no name")
         names.add(command.name)
         _check_command(command)
-    for path in spec.files:
-        _check_relative(path, "the file")
+    _check_files(spec)
     for source in spec.outputs:
         _check_source(source)
     _check_declarations(spec)
+
+
+def _check_files(spec: pb.RunSpec) -> None:
+    if spec.HasField("archive"):
+        if not downloads.is_url(spec.archive.url):
+            raise _invalid("the archive's URL is not one of http or https, or has credentials")
+        if not _SHA256.fullmatch(spec.archive.sha256):
+            raise _invalid("the archive's SHA-256 is not 64 hex digits")
+        _parts(spec.archive.path, "the archive's directory")
+    seen: set[Parts] = set()
+    for path in sorted(spec.files):
+        parts = _parts(path, "the file")
+        if not parts:
+            raise _invalid(f"the file {quoted(path)} has no name")
+        if parts in seen:
+            raise _invalid(f"the file {quoted(path)} is there twice")
+        seen.add(parts)
+
+
+def _parts(path: str, what: str) -> Parts:
+    try:
+        return parts_of(path)
+    except BadPath as error:
+        raise _invalid(f"{what} {error}") from None
 
 
 def _check_timeouts(spec: pb.RunSpec) -> None:
@@ -108,7 +135,7 @@ def _check_command(command: pb.Command) -> None:
     if not math.isfinite(command.timeout_seconds) or command.timeout_seconds < 0:
         raise _invalid(f"the timeout of {where} is negative or no number")
     for name, value in command.env.items():
-        if not name or "=" in name or "\0" in name or "\0" in value:
+        if not name or "=" in name or has_control(name) or "\0" in value:
             raise _invalid(f"variable {quoted(name)} of {where} cannot be set")
     _check_directory(command.working_dir, where)
 
@@ -151,20 +178,18 @@ def _check_declarations(spec: pb.RunSpec) -> None:
 def _check_argv(argv: list[str], where: str) -> None:
     if not argv or not argv[0]:
         raise _invalid(f"{where} names no program")
+    if has_control(argv[0]):
+        raise _invalid(f"the program of {where} has a control character in its name")
     if any("\0" in argument for argument in argv):
         raise _invalid(f"an argument of {where} contains a NUL")
 
 
 def _check_directory(path: str, where: str) -> None:
-    if "\0" in path:
-        raise _invalid(f"the working directory of {where} contains a NUL")
-    if path and not path.startswith("/"):
-        _check_relative(path, f"the working directory of {where},")
-
-
-def _check_relative(path: str, what: str) -> None:
-    if not path or "\0" in path or path.startswith("/") or ".." in PurePosixPath(path).parts:
-        raise _invalid(f"{what} {quoted(path)} is not a path within the run's working directory")
+    if path.startswith("/"):
+        if has_control(path):
+            raise _invalid(f"the working directory of {where} has a control character")
+    else:
+        _parts(path, f"the working directory of {where},")
 
 
 def _check_versions(document: dict[str, Any]) -> None:

@@ -170,6 +170,19 @@ class KeptSource(Model):
     """Directories of `copyFrom` without which the run fails: empty, and not in the copy."""
 
 
+class Archive(Model):
+    """A tar.gz that the run's agent downloads and unpacks into the working directory."""
+
+    url: str = Field(pattern=r"^https?://[A-Za-z0-9.:_\[\]-]+([/?][!-~]*)?$", max_length=2048)
+    """Where it is, by http or https. It is part of this object, so it must have no credentials. Proxies are those of
+    the pod's variables, trusted authorities those of its image."""
+    sha256: str = Field(pattern=r"^[0-9A-Fa-f]{64}$", max_length=64)
+    """Its SHA-256, 64 hex digits: anything else is not unpacked."""
+    path: Path | None = None
+    """A directory of the archive that is the working directory, such as `network-1.2.0/modules/vpc`; the archive's root
+    by default."""
+
+
 class AgentActionSpec(Model):
     """What one run does. The spec cannot be changed; make another AgentAction instead."""
 
@@ -195,6 +208,8 @@ class AgentActionSpec(Model):
     files: dict[str, Base64] = Field(default={}, json_schema_extra={"maxProperties": 1024})
     """Files that are written to the working directory before the first command: relative path to base64
     content."""
+    archive: Archive | None = None
+    """A tar.gz that is unpacked before all else."""
     copy_from: list[Path] = Field(default=[], max_length=16)
     """Directories, usually mounted volumes, whose files are copied to the working directory before the first
     command."""

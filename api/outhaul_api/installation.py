@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from pydantic.config import JsonDict
 
-from outhaul_api.agentaction import Command, Declarations, NameReference, OutputSources, Patterns
+from outhaul_api.agentaction import Archive, Command, Declarations, NameReference, OutputSources, Patterns
 from outhaul_api.common import (
     AGE,
     OBJECT_NAME_PATTERN,
@@ -50,6 +50,8 @@ class Source(Model):
     it, so a change of it counts at the next run."""
     secret_ref: NameReference | None = None
     """A Secret of the same namespace, in the same way."""
+    archive: Archive | None = None
+    """A tar.gz that the run's agent downloads and unpacks."""
 
 
 class ActionCommands(Model):

@@ -39,6 +39,7 @@ def agent_action(installation: Installation, run: RunReference, plan: Plan) -> O
         declare=[] if run.action is Action.UNINSTALL else installation.spec.outputs.declare,
         non_sensitive=installation.spec.outputs.non_sensitive,
         files=plan.files,
+        archive=plan.archive,
         copy_from=plan.copy_from,
         keep_source=run.action in {Action.INSTALL, Action.UPGRADE} and _is_made_from_references(plan),
         kept_source=plan.kept_source,

@@ -37,6 +37,8 @@ AGENT_REASONS = frozenset(
         Reason.INVALID_SPEC,
         Reason.RUN_FAILED,
         Reason.SOURCE_MISSING,
+        Reason.SOURCE_UNAVAILABLE,
+        Reason.BAD_SOURCE,
         Reason.COMMAND_FAILED,
         Reason.COMMAND_NOT_FOUND,
         Reason.TIMED_OUT,

@@ -127,12 +127,12 @@ def _check(one: Input, files: list[str]) -> None:
             Reason.INVALID_SPEC,
             f"spec.inputs {one.name!r} must give exactly one of output, configMapKeyRef and secretKeyRef",
         )
-    if one.file is not None and (not paths.is_within(one.file) or str(PurePosixPath(one.file)) != one.file):
-        raise StalledError(
-            Reason.INVALID_SPEC,
-            f"spec.inputs {one.name!r}: the file {one.file!r} must be a relative path without '.', '..' "
-            "and control characters",
-        )
+    if one.file is not None:
+        fault = paths.file_fault(one.file)
+        if fault is None and str(PurePosixPath(one.file)) != one.file:
+            fault = f"{one.file!r} has '.' or a slash too many"  # which the pod would refuse
+        if fault is not None:
+            raise StalledError(Reason.INVALID_SPEC, f"spec.inputs {one.name!r}: the file {fault}; rename it")
     if one.file is not None and files.count(one.file) > 1:
         raise StalledError(Reason.INVALID_SPEC, f"spec.inputs: two give the file {one.file!r}; rename one")
 

@@ -4,27 +4,33 @@ The agent checks them again, and takes care of what only it can see: what is mou
 """
 
 from collections.abc import Iterable
-from pathlib import PurePosixPath
+
+from outhaul_grpc.paths import BadPath, Parts, parts_of
 
 
-def is_within(path: str) -> bool:
-    """Tells whether a path is relative, names something, and leads nowhere else."""
-    pure = PurePosixPath(path)
-    return bool(pure.parts) and not pure.is_absolute() and ".." not in pure.parts and not has_control(path)
+def file_fault(path: str) -> str | None:
+    """Returns what is wrong with a file's path, which it names; None where nothing is."""
+    try:
+        return None if parts_of(path) else f"{path!r} names no file"
+    except BadPath as error:
+        return str(error)
 
 
-def has_control(text: str) -> bool:
-    """Tells whether a text has a character that no name should have: NUL, a line's end, an escape for terminals."""
-    return any(ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0 for character in text)  # noqa: PLR2004
+def directory_fault(path: str | None) -> str | None:
+    """Returns what is wrong with a directory's path, which it names; None where nothing is, or there is none."""
+    try:
+        parts_of(path or "")
+    except BadPath as error:
+        return str(error)
+    return None
 
 
 def clash(paths: Iterable[str]) -> tuple[str, str] | None:
-    """Returns two paths that cannot both be files: they are one, or the first is the other's directory."""
-    seen: dict[PurePosixPath, str] = {}
-    for path in sorted(paths, key=lambda one: len(PurePosixPath(one).parts)):
-        pure = PurePosixPath(path)
-        for above in (pure, *pure.parents):
-            if above in seen:
-                return seen[above], path
-        seen[pure] = path
+    """Returns two paths, which are right, that cannot both be files: one is the other, or the other's directory."""
+    seen: dict[Parts, str] = {}
+    for parts, path in sorted((parts_of(path), path) for path in paths):
+        for length in range(1, len(parts) + 1):
+            if parts[:length] in seen:
+                return seen[parts[:length]], path
+        seen[parts] = path
     return None

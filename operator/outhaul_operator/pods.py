@@ -4,7 +4,7 @@ import base64
 import json
 
 from google.protobuf import json_format
-from outhaul_api.agentaction import AgentAction, AgentActionSpec, Command, OutputDeclaration, OutputSource
+from outhaul_api.agentaction import AgentAction, AgentActionSpec, Archive, Command, OutputDeclaration, OutputSource
 from outhaul_api.agentconfig import AgentConfigSpec
 from outhaul_api.common import seconds
 from outhaul_api.vocabulary import (
@@ -81,6 +81,7 @@ def run_spec(action: AgentAction, config: AgentConfigSpec) -> pb.RunSpec:
         ],
         outputs=[_output_source(one) for one in spec.outputs],
         files={path: base64.b64decode(content) for path, content in spec.files.items()},
+        archive=_archive(spec.archive),
         copy_from=spec.copy_from,
         timeout_seconds=seconds(spec.timeout),
         linger_seconds=linger_seconds(config),
@@ -125,6 +126,12 @@ def _output_source(source: OutputSource) -> pb.OutputSource:
         return pb.OutputSource(command=command)
     assert source.manifest is not None  # noqa: S101 - `validation` has refused everything else
     return pb.OutputSource(manifest=pb.ManifestSource(path=source.manifest.path))
+
+
+def _archive(archive: Archive | None) -> pb.Archive | None:
+    if archive is None:
+        return None
+    return pb.Archive(url=archive.url, sha256=archive.sha256, path=archive.path or "")
 
 
 def run_secret(action: AgentAction, config: AgentConfigSpec, material: dict[str, bytes]) -> Object:

@@ -21,6 +21,7 @@ _LASTING = {
     Reason.INVALID_SPEC,
     Reason.NAME_TAKEN,
     Reason.COMMAND_NOT_FOUND,
+    Reason.BAD_SOURCE,
     Reason.BAD_OUTPUT,
     Reason.DUPLICATE_OUTPUT,
     Reason.OUTPUT_TOO_LARGE,

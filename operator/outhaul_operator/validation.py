@@ -4,12 +4,12 @@ import base64
 import binascii
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from outhaul_api.agentaction import AgentAction, Command, OutputSource
 from outhaul_api.common import seconds
 from outhaul_api.vocabulary import Action, OutputFormat, Reason
 from outhaul_grpc.layout import AGENT_VARIABLES
+from outhaul_grpc.paths import has_control
 from pydantic import ValidationError
 
 from outhaul_operator import ownership, paths
@@ -70,17 +70,14 @@ def _faults(action: AgentAction) -> list[str]:
     ]
     for index, source in enumerate(spec.outputs):
         faults += source_faults(f"spec.outputs[{index}]", source)
+    if spec.archive is not None and (fault := paths.directory_fault(spec.archive.path)):
+        faults.append(f"spec.archive.path: {fault}")
     return faults + _file_faults(spec.files)
 
 
 def _file_faults(files: dict[str, str]) -> list[str]:
-    faults = [
-        f"spec.files: {path!r} must be a relative path without '..' and control characters"
-        for path in files
-        if not paths.is_within(path)
-    ]
-    both = paths.clash(files)
-    if both is not None:
+    faults = [f"spec.files: {fault}" for path in files if (fault := paths.file_fault(path))]
+    if not faults and (both := paths.clash(files)):
         faults.append(f"spec.files: {both[0]!r} and {both[1]!r} cannot both be files; rename one")
     for path, content in files.items():
         try:
@@ -113,9 +110,11 @@ def command_faults(where: str, command: Command) -> list[str]:
     """
     faults = _program_faults(f"{where}.command[0]", command.command[0])
     directory = command.working_dir or ""
-    if _has_line(directory) or (".." in PurePosixPath(directory).parts and not directory.startswith("/")):
-        faults.append(f"{where}.workingDir must be a path within the working directory, or an absolute one")
-    return faults
+    if directory.startswith("/"):
+        fault = f"{directory!r} has a control character" if _has_line(directory) else None
+    else:
+        fault = paths.directory_fault(directory.replace("\0", ""))
+    return [*faults, f"{where}.workingDir: {fault}"] if fault else faults
 
 
 def _program_faults(where: str, program: str) -> list[str]:
@@ -126,7 +125,7 @@ def _program_faults(where: str, program: str) -> list[str]:
 
 def _has_line(text: str) -> bool:
     # A NUL is told by itself.
-    return paths.has_control(text.replace("\0", ""))
+    return has_control(text.replace("\0", ""))
 
 
 def source_faults(where: str, source: OutputSource) -> list[str]:

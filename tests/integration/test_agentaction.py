@@ -96,9 +96,7 @@ def test_the_environment_comes_from_where_it_is_kept(objects: Objects) -> None:
             "spec.outputs[0].command.name is needed with format text",
             id="text without a name",
         ),
-        pytest.param(
-            action("true", files={"../a": "YQ=="}), "'../a' must be a relative path", id="a path that leads out"
-        ),
+        pytest.param(action("true", files={"../a": "YQ=="}), "spec.files: '../a' has '..'", id="a path that leads out"),
         pytest.param(
             action("true", files={"a": "YQ==", "a/b": "YQ=="}),
             "'a' and 'a/b' cannot both be files",

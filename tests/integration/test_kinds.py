@@ -94,6 +94,7 @@ FULL: dict[str, dict[str, Any]] = {
             "declare": [{"name": "n", "required": True}],
             "nonSensitive": ["a-*"],
             "files": {"a/b": "aGVsbG8="},
+            "archive": {"url": "https://h/a.tar.gz", "sha256": "0" * 64, "path": "a"},
             "copyFrom": ["/m"],
             "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
             "envFrom": [{"secretRef": {"name": "s"}}],

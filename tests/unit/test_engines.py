@@ -22,6 +22,7 @@ from outhaul_operator.verdicts import StalledError
 INSTALL, UPGRADE, UNINSTALL, RECOLLECT = Action.INSTALL, Action.UPGRADE, Action.UNINSTALL, Action.RECOLLECT
 FILES = {"files": {"main.tf": "# code\n"}}
 CONFIG_MAP = {"configMapRef": {"name": "code"}}
+ARCHIVE = {"archive": {"url": "https://example.com/code.tar.gz", "sha256": "0" * 64}}
 SECRET = {"secretRef": {"name": "code"}}
 KEY = {"name": "key", "secretKeyRef": {"name": "login", "key": "k"}, "file": "key.pem"}
 COMMANDS = {
@@ -128,6 +129,7 @@ def test_what_is_wrong_is_named_by_its_own_field(spec: dict[str, Any], words: st
         ({"files": {}}, "none"),
         ({**FILES, **CONFIG_MAP}, "files and configMapRef"),
         ({**CONFIG_MAP, **SECRET}, "configMapRef and secretRef"),
+        ({**ARCHIVE, **SECRET}, "secretRef and archive"),
     ],
 )
 @pytest.mark.parametrize("engine", [{"engine": "terraform"}, {"engine": "exec", "commands": COMMANDS}])
@@ -135,16 +137,17 @@ def test_exactly_one_source(engine: dict[str, Any], source: dict[str, Any], give
     """No source, or two, is a mistake that is told with what was given."""
     error = refused({**engine, "source": source})
     assert error.reason is Reason.INVALID_SPEC
-    assert error.message == f"spec.source must give exactly one of files, configMapRef and secretRef, not {given}"
+    assert (
+        error.message == f"spec.source must give exactly one of files, configMapRef, secretRef and archive, not {given}"
+    )
 
 
 @pytest.mark.parametrize("path", ["", ".", "/etc/passwd", "../x", "a/../../x", "a\0b", "a\nb"])
 def test_files_stay_in_the_working_directory(path: str) -> None:
     """A path that leads out of the working directory is refused, and named."""
     error = refused({"engine": "terraform", "source": {"files": {path: ""}}})
-    assert error.message == (
-        f"spec.source.files: {path!r} must be a relative path without '..' and control characters; rename it"
-    )
+    assert error.reason is Reason.INVALID_SPEC
+    assert error.message.startswith(f"spec.source.files: {path!r} ")
 
 
 @pytest.mark.parametrize(
@@ -178,6 +181,21 @@ def test_a_secret_is_mounted() -> None:
     assert made.copy_from == ["/outhaul/source"]
 
 
+@pytest.mark.parametrize("engine", [{"engine": "terraform"}, {"engine": "exec", "commands": COMMANDS}])
+def test_an_archive_is_the_agents_to_fetch(engine: dict[str, Any]) -> None:
+    """A run is told where its archive is, and nothing of it is mounted."""
+    made = plan({**engine, "source": {"archive": {**ARCHIVE["archive"], "path": "modules/vpc"}}})
+    assert made.archive is not None
+    assert made.archive.to_json() == {**ARCHIVE["archive"], "path": "modules/vpc"}
+    assert (made.volumes, made.copy_from) == ([], [])
+
+
+def test_a_directory_of_an_archive_is_within_it() -> None:
+    """A path that leads out of the archive is refused, and named."""
+    error = refused({"engine": "terraform", "source": {"archive": {**ARCHIVE["archive"], "path": "../x"}}})
+    assert error.message == "spec.source.archive.path: '../x' has '..'; correct it"
+
+
 @pytest.mark.parametrize(
     ("spec", "both"),
     [
@@ -205,7 +223,7 @@ def test_no_file_takes_another_s_place(spec: dict[str, Any], both: tuple[str, st
         ),
         (
             {"install": [{"name": "a", "command": ["x"], "workingDir": "../.."}]},
-            "spec.commands.install[0].workingDir must be a path within the working directory",
+            "spec.commands.install[0].workingDir: '../..' has '..'",
         ),
     ],
 )

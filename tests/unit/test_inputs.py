@@ -138,11 +138,12 @@ def test_an_output_that_is_missing(records: dict[str, InstallationOutput | None]
     [
         ({"name": "in"}, "exactly one of"),
         (from_output(secretKeyRef={"name": "s", "key": "k"}), "exactly one of"),
-        (from_output(file="/etc/passwd"), "relative path"),
-        (from_output(file="a/../../b"), "relative path"),
-        (from_output(file="a\nb"), "control characters"),
+        (from_output(file="/etc/passwd"), "no relative path"),
+        (from_output(file="a/../../b"), "has '..'"),
+        (from_output(file="a\nb"), "control character"),
+        (from_output(file="./a"), "has '.'"),
     ],
-    ids=["nothing", "two", "absolute", "out", "two lines"],
+    ids=["nothing", "two", "absolute", "out", "two lines", "a dot"],
 )
 def test_a_bad_input(given: dict[str, Any], words: str) -> None:
     """An input that is not as it has to be is named."""

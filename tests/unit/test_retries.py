@@ -57,7 +57,8 @@ def test_what_time_may_mend_is_tried_again(reason: str | None) -> None:
 
 
 LASTING = (
-    "InvalidSpec NameTaken CommandNotFound BadOutput DuplicateOutput OutputTooLarge ProtocolMismatch AgentMisbehaved"
+    "InvalidSpec NameTaken CommandNotFound BadSource BadOutput DuplicateOutput OutputTooLarge ProtocolMismatch "
+    "AgentMisbehaved"
 )
 
 

@@ -24,6 +24,11 @@ def command(**fields: Any) -> pb.RunSpec:
     return run(commands=[pb.Command(**{"name": "one", "argv": ["true"], **fields})])
 
 
+def archive(**fields: Any) -> pb.RunSpec:
+    """Returns a run with an archive."""
+    return run(archive=pb.Archive(**{"url": "https://example.com/a.tar.gz", "sha256": "0" * 64, **fields}))
+
+
 def output(source: Any) -> pb.RunSpec:
     """Returns a run with one output source."""
     return run(outputs=[pb.OutputSource(**source)])
@@ -48,6 +53,11 @@ def test_a_run_that_is_fine() -> None:
 def test_a_run_that_only_reads_outputs_is_fine() -> None:
     """Without commands there have to be outputs, and that is enough."""
     check_spec(run(commands=[], outputs=[pb.OutputSource(directory=pb.DirectorySource(path="out"))]))
+
+
+def test_an_archive_that_is_fine() -> None:
+    """Any host, port and query by http or https, digits of either case, and a directory."""
+    check_spec(archive(url="http://[::1]:8080/a?token=x", sha256="aB" * 32, path="./a/b c"))
 
 
 def declared(*declarations: dict[str, Any]) -> pb.RunSpec:
@@ -88,13 +98,33 @@ def test_declarations_that_are_fine(declaration: dict[str, Any]) -> None:
         (command(env={"A=B": "x"}), "variable 'A=B'"),
         (command(env={"A": "x\0"}), "variable 'A'"),
         (command(env={"": "x"}), "cannot be set"),
-        (command(working_dir="../x"), "'../x' is not a path within"),
-        (command(working_dir="/a\0"), "contains a NUL"),
-        (run(files={"../x": b""}), "the file '../x'"),
-        (run(files={"/x": b""}), "the file '/x'"),
-        (run(files={"a/../../x": b""}), "is not a path within"),
-        (run(files={"": b""}), "is not a path within"),
-        (run(files={"a\0": b""}), "is not a path within"),
+        (command(working_dir="../x"), "the working directory of command 'one', '../x' has '..'"),
+        (command(working_dir="/a\0"), "the working directory of command 'one' has a control character"),
+        (command(argv=["a\n"]), "the program of command 'one' has a control character in its name"),
+        (command(env={"A\n": "x"}), "variable 'A\\n' of command 'one' cannot be set"),
+        (run(files={"../x": b""}), "the file '../x' has '..'"),
+        (run(files={"/x": b""}), "the file '/x' is no relative path"),
+        (run(files={"a/../../x": b""}), "the file 'a/../../x' has '..'"),
+        (run(files={"": b""}), "the file '' has no name"),
+        (run(files={"./": b""}), "the file './' has no name"),
+        (run(files={"a\0": b""}), "the file 'a\\x00' has a control character"),
+        (run(files={"a": b"", "./a": b""}), "the file 'a' is there twice"),
+        (archive(url="ftp://example.com/a"), "not one of http or https"),
+        (archive(url="file:///etc/passwd"), "not one of http or https"),
+        (archive(url="https://user:hunter2@example.com/a"), "has credentials"),
+        (archive(url="https://hunter2@example.com/a"), "has credentials"),
+        (archive(url="https:///a"), "not one of http or https"),
+        (archive(url="https://[::1/a"), "not one of http or https"),
+        (archive(url="https://example.com:port/a"), "not one of http or https"),
+        (archive(url="https://example.com/a b"), "not one of http or https"),
+        (archive(url="https://example.com/a\r\nHost: b"), "not one of http or https"),
+        (archive(url="https://exämple.com/a"), "not one of http or https"),
+        (archive(url=""), "not one of http or https"),
+        (archive(sha256="0" * 63), "SHA-256 is not 64 hex digits"),
+        (archive(sha256=""), "SHA-256 is not 64 hex digits"),
+        (archive(sha256="0" * 64 + "\n"), "SHA-256 is not 64 hex digits"),
+        (archive(path="a/.."), "the archive's directory 'a/..' has '..'"),
+        (archive(path="/a"), "the archive's directory '/a' is no relative path"),
         (output({}), "of a kind that this agent does not know"),
         (output({"directory": pb.DirectorySource()}), "kind directory has no usable path"),
         (output({"manifest": pb.ManifestSource(path="\0")}), "kind manifest has no usable path"),
@@ -125,3 +155,4 @@ def test_what_is_refused(spec: pb.RunSpec, words: str) -> None:
         check_spec(spec)
     assert caught.value.problem.reason is Reason.INVALID_SPEC
     assert words in caught.value.problem.message
+    assert "hunter2" not in caught.value.problem.message

@@ -11,7 +11,7 @@ from outhaul_agent.reasons import Reason, RunError
 
 def prepare(work: Path, files: dict[str, bytes] | None = None, *copy_from: Path) -> None:
     """Prepares a working directory."""
-    workspace.prepare(work, files=files or {}, copy_from=[str(path) for path in copy_from])
+    workspace.prepare(work, "", files=files or {}, copy_from=[str(path) for path in copy_from])
 
 
 def test_files_have_sane_modes(tmp_path: Path) -> None:
@@ -86,8 +86,9 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     """The path and the system's word are told."""
-    with pytest.raises(RunError, match=r"a/b': (Not a directory|File exists)") as caught:
-        prepare(tmp_path / "work", {"a": b"", "a/b/c": b""})
+    (tmp_path / "work").touch()
+    with pytest.raises(RunError, match=r"work': (Not a directory|File exists)") as caught:
+        prepare(tmp_path / "work")
     assert caught.value.problem.reason is Reason.RUN_FAILED
 
 
@@ -100,7 +101,7 @@ def test_each_file_has_one_origin(tmp_path: Path) -> None:
             (directory / name).touch()
     (tmp_path / "three").mkdir()
     sources = [str(tmp_path / name) for name in ("one", "two", "three")]
-    origins = workspace.prepare(tmp_path / "work", files={"./d": b"", "e": b""}, copy_from=sources)
+    origins = workspace.prepare(tmp_path / "work", "", files={"./d": b"", "e": b""}, copy_from=sources)
     assert origins == dict(zip(sources, (["a", "sub/c"], ["b"], []), strict=True))
 
 
@@ -114,7 +115,7 @@ def test_what_was_kept_stands_in_for_an_empty_directory(tmp_path: Path) -> None:
         str(full): {"then": File(b"", runs=False)},
         str(empty): {"sub/main.tf": File(b"x", runs=False), "tool": File(b"\x7fELF", runs=True)},
     }
-    origins = workspace.prepare(work, files={}, copy_from=[str(full), str(empty)], kept=kept, required=[str(empty)])
+    origins = workspace.prepare(work, "", files={}, copy_from=[str(full), str(empty)], kept=kept, required=[str(empty)])
     assert origins == {str(full): ["now"], str(empty): ["sub/main.tf", "tool"]}
     assert (work / "sub" / "main.tf").read_bytes() == b"x"
     assert (work / "tool").stat().st_mode & 0o777 == 0o755
@@ -127,5 +128,27 @@ def test_a_source_that_is_gone_and_was_not_kept_ends_the_run(tmp_path: Path) -> 
     empty.mkdir()
     prepare(tmp_path / "work", {}, empty)
     with pytest.raises(RunError, match=r"the source is gone.*empty' is empty") as caught:
-        workspace.prepare(tmp_path / "work", files={}, copy_from=[str(empty)], required=[str(empty)])
+        workspace.prepare(tmp_path / "work", "", files={}, copy_from=[str(empty)], required=[str(empty)])
     assert caught.value.problem.reason is Reason.SOURCE_MISSING
+
+
+def test_a_file_is_no_directory(tmp_path: Path) -> None:
+    """What is in another's way is named, whichever of them comes first."""
+    for name, files in (("one", {"a": b"", "a/b": b""}), ("other", {"a/b/c": b"", "a/b": b""})):
+        with pytest.raises(RunError, match=r"'a(/b)?' cannot be a (directory: a file|file: a directory) is ") as caught:
+            prepare(tmp_path / name, dict(files))
+        assert caught.value.problem.reason is Reason.BAD_SOURCE
+
+
+def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
+    """A link to a directory that is there already is not followed, neither for files nor for volumes."""
+    work, outside, volume = tmp_path / "work", tmp_path / "outside", tmp_path / "volume"
+    for directory in (work, outside, volume / "out"):
+        directory.mkdir(parents=True)
+    (volume / "out" / "file").touch()
+    (work / "out").symlink_to(outside)
+    for files, volumes in (({"out/file": b""}, []), ({}, [volume])):
+        with pytest.raises(RunError, match="'out' cannot be a directory: a link is there") as caught:
+            prepare(work, files, *volumes)
+        assert caught.value.problem.reason is Reason.BAD_SOURCE
+    assert list(outside.iterdir()) == []

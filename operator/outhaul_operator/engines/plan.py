@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from outhaul_api.agentaction import Command, KeptSource, OutputSource, PodEnvVar
+from outhaul_api.agentaction import Archive, Command, KeptSource, OutputSource, PodEnvVar
 from outhaul_api.installation import Installation, Source
 from outhaul_api.vocabulary import Reason
 from pydantic.alias_generators import to_camel
@@ -16,7 +16,7 @@ from outhaul_operator import paths
 from outhaul_operator.verdicts import StalledError
 
 SOURCE_DIR = "/outhaul/source"
-_SOURCES = "files, configMapRef and secretRef"
+_SOURCES = "files, configMapRef, secretRef and archive"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -32,6 +32,7 @@ class Plan:
     volume_mounts: list[dict[str, Any]] = field(default_factory=list)
     copy_from: list[str] = field(default_factory=list)
     kept_source: KeptSource | None = None
+    archive: Archive | None = None
     input_prefix: str = "OUTHAUL_INPUT_"
     """What comes before an input's name in its variable's."""
 
@@ -41,11 +42,8 @@ class Plan:
         Raises:
             StalledError: The path leads out of the working directory, or the file would take the place of another.
         """
-        if not paths.is_within(path):
-            raise StalledError(
-                Reason.INVALID_SPEC,
-                f"spec.source.files: {path!r} must be a relative path without '..' and control characters; rename it",
-            )
+        if fault := paths.file_fault(path):
+            raise StalledError(Reason.INVALID_SPEC, f"spec.source.files: {fault}; rename it")
         pure = PurePosixPath(path)
         if str(pure) in self.files:
             raise StalledError(
@@ -55,7 +53,7 @@ class Plan:
         self.files[str(pure)] = base64.b64encode(text.encode()).decode()
 
     def add_source(self, source: Source) -> None:
-        """Adds the infrastructure code: files of its own, or a ConfigMap or Secret that the pod mounts.
+        """Adds the infrastructure code: its files, a ConfigMap or Secret that the pod mounts, or an archive.
 
         Raises:
             StalledError: Not exactly one source is given, or a path is bad.
@@ -70,6 +68,9 @@ class Plan:
             self._mount_source({"configMap": {"name": source.config_map_ref.name}})
         if source.secret_ref is not None:
             self._mount_source({"secret": {"secretName": source.secret_ref.name}})
+        self.archive = source.archive
+        if source.archive is not None and (fault := paths.directory_fault(source.archive.path)):
+            raise StalledError(Reason.INVALID_SPEC, f"spec.source.archive.path: {fault}; correct it")
 
     def _mount_source(self, volume: dict[str, Any]) -> None:
         self.volumes.append({"name": "source", **volume})

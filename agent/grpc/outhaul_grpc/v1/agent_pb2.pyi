@@ -557,6 +557,7 @@ class RunSpec(_message.Message):
     DECLARE_FIELD_NUMBER: _builtins.int
     NON_SENSITIVE_FIELD_NUMBER: _builtins.int
     STOP_GRACE_SECONDS_FIELD_NUMBER: _builtins.int
+    ARCHIVE_FIELD_NUMBER: _builtins.int
     KEEP_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     operator_version: _builtins.str
@@ -599,6 +600,10 @@ class RunSpec(_message.Message):
         """Shell patterns of names (`*` matches a slash too): no secrets where their source cannot say."""
 
     @_builtins.property
+    def archive(self) -> Global___Archive:
+        """Fetched and unpacked before all else. Where it has a path, the working directory is that directory of it."""
+
+    @_builtins.property
     def keep(self) -> Global___Keep:
         """Asks for a copy of what the run is made from. An agent that is too old for it holds none."""
 
@@ -624,12 +629,13 @@ class RunSpec(_message.Message):
         declare: _abc.Iterable[Global___OutputDeclaration] | None = ...,
         non_sensitive: _abc.Iterable[_builtins.str] | None = ...,
         stop_grace_seconds: _builtins.float = ...,
+        archive: Global___Archive | None = ...,
         keep: Global___Keep | None = ...,
         kept: Global___Kept | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["keep", b"keep", "kept", b"kept"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["archive", b"archive", "keep", b"keep", "kept", b"kept"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "copy_from", b"copy_from", "declare", b"declare", "files", b"files", "keep", b"keep", "kept", b"kept", "kill_grace_seconds", b"kill_grace_seconds", "linger_seconds", b"linger_seconds", "non_sensitive", b"non_sensitive", "operator_version", b"operator_version", "outputs", b"outputs", "protocol_versions", b"protocol_versions", "run_name", b"run_name", "run_namespace", b"run_namespace", "run_uid", b"run_uid", "stop_grace_seconds", b"stop_grace_seconds", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive", b"archive", "commands", b"commands", "copy_from", b"copy_from", "declare", b"declare", "files", b"files", "keep", b"keep", "kept", b"kept", "kill_grace_seconds", b"kill_grace_seconds", "linger_seconds", b"linger_seconds", "non_sensitive", b"non_sensitive", "operator_version", b"operator_version", "outputs", b"outputs", "protocol_versions", b"protocol_versions", "run_name", b"run_name", "run_namespace", b"run_namespace", "run_uid", b"run_uid", "stop_grace_seconds", b"stop_grace_seconds", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -690,6 +696,36 @@ class Kept(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Kept: _TypeAlias = Kept  # noqa: Y015
+
+@_typing.final
+class Archive(_message.Message):
+    """A tar.gz somewhere else."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URL_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    url: _builtins.str
+    """http or https, without credentials."""
+    sha256: _builtins.str
+    """64 hex digits."""
+    path: _builtins.str
+    """A directory of the archive; empty: its root."""
+    def __init__(
+        self,
+        *,
+        url: _builtins.str = ...,
+        sha256: _builtins.str = ...,
+        path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "sha256", b"sha256", "url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Archive: _TypeAlias = Archive  # noqa: Y015
 
 @_typing.final
 class Command(_message.Message):
