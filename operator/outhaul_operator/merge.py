@@ -54,7 +54,8 @@ def _merge_list(
     for item in over:
         # An item that is none is left for the API server to refuse.
         name = item.get(key) if isinstance(item, dict) else None
-        place = next((index for index, one in enumerate(result) if name is not None and one.get(key) == name), None)
+        same = (index for index, one in enumerate(result) if isinstance(one, dict) and one.get(key) == name)
+        place = next(same, None) if name is not None else None
         if place is None:
             result.append(copy.deepcopy(item))
         elif replace:

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from outhaul_operator.merge import merge_template
 
@@ -129,6 +129,7 @@ JSON = st.recursive(
 )
 
 
+@example({"spec": {"containers": [None, {"name": "agent"}]}})
 @given(st.dictionaries(st.sampled_from(["metadata", "spec"]), JSON))
 def test_any_template_can_be_merged(template: dict[str, Any]) -> None:
     """No template, whatever it is, stops the operator; merging it again changes nothing that has a key."""
