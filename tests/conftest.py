@@ -8,6 +8,11 @@ import pytest
 from cluster import binaries, packages, privileges, stack
 from cluster.controlplane import ControlPlane
 from cluster.errors import ClusterError
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says nothing here: the machine may have other things to do.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
