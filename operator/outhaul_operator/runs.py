@@ -10,13 +10,10 @@ import dataclasses
 import logging
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from outhaul_api.agentaction import AgentAction, AgentActionStatus
-from outhaul_api.common import seconds
 from outhaul_api.installationoutput import Provenance
 from outhaul_api.vocabulary import Action, ActionPhase, Reason
-from outhaul_grpc.protocol import COLLECT_TIMEOUT, KILL_GRACE
 
 from outhaul_operator import (
     __version__,
@@ -57,8 +54,6 @@ _REDIAL_S = (0.1, 2.0)
 """The first and the longest pause before an agent that did not answer is dialled again."""
 _SHORT_S = 30.0
 """What is a short conversation with an agent."""
-_OVERTIME_S = COLLECT_TIMEOUT + KILL_GRACE + 3600.0
-"""How long after its timeout a run may go on in its agent, which ends it by itself."""
 
 _logger = logging.getLogger(__name__)
 
@@ -106,12 +101,6 @@ class Runs:
 
 def _step_names(action: AgentAction) -> list[str]:
     return [one.name for one in pods.commands_of(action.spec)]
-
-
-def _seconds_left(action: AgentAction, status: AgentActionStatus) -> float:
-    """Returns how long the agent may still be followed."""
-    started = datetime.fromisoformat(status.started_at or now())
-    return (started - datetime.now(UTC)).total_seconds() + seconds(action.spec.timeout) + _OVERTIME_S
 
 
 def _is_over(obj: Object) -> bool:
@@ -277,7 +266,7 @@ class _Run:
     ) -> AgentActionStatus:
         """Follows the run to its end and stores what it brought; returns the status to end with."""
         try:
-            async with asyncio.timeout(_seconds_left(action, self._status)):
+            async with asyncio.timeout(statuses.seconds_left(action, self._status)):
                 state = self._explained(await self._follow(action, agent))
         except TimeoutError:
             raise agents.AgentMisbehaved("the agent goes on although the run's time has long been over") from None

@@ -1,7 +1,12 @@
 """The status of an AgentAction at each turn of its run: the one place that maps what happened to conditions. Pure."""
 
-from outhaul_api.agentaction import AgentActionStatus
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from outhaul_api.agentaction import AgentAction, AgentActionStatus
+from outhaul_api.common import seconds
 from outhaul_api.vocabulary import ActionCondition, ActionPhase, Reason, StepPhase
+from outhaul_grpc.protocol import COLLECT_TIMEOUT, KILL_GRACE
 from pydantic import ValidationError
 
 from outhaul_operator.agentstates import RunState, printable
@@ -10,6 +15,9 @@ from outhaul_operator.encoding import MAX_SECRET_BYTES
 from outhaul_operator.publishing import Publication
 from outhaul_operator.situations import Situation
 from outhaul_operator.verdicts import StalledError, condition, now
+
+OVERTIME_S = COLLECT_TIMEOUT + KILL_GRACE + 3600.0
+"""How long after its timeout a run may go on: outputs are read then, and a node may be slow."""
 
 
 def read(obj: Object) -> AgentActionStatus:
@@ -81,6 +89,14 @@ def running(status: AgentActionStatus, situation: Situation, pod: str) -> AgentA
         message=None,
         started_at=status.started_at or now(),
     )
+
+
+def seconds_left(action: AgentAction, status: AgentActionStatus) -> float:
+    """Returns how long a run may still go on, by the time of its start: its agent ends it long before that."""
+    moment = datetime.now(UTC)
+    with suppress(TypeError, ValueError):  # what somebody else has written
+        moment = min(moment, datetime.fromisoformat(status.started_at or now()))
+    return (moment - datetime.now(UTC)).total_seconds() + seconds(action.spec.timeout) + OVERTIME_S
 
 
 def unreachable(status: AgentActionStatus, situation: Situation, words: str) -> AgentActionStatus:

@@ -190,6 +190,21 @@ async def test_a_proxy_in_between(new_run: Callable[[str], Run], tmp_path: Path)
         agent.kill()
 
 
+async def test_an_agent_that_breaks_off_again_and_again(new_run: Callable[[str], Run]) -> None:
+    """It is dialled at growing intervals, the AgentAction says what is wrong, and the run goes on once that is over."""
+    run = await asyncio.to_thread(new_run, "breaks-off")
+    ip, agent = fresh_address(), run.agent(fresh_address())
+    try:
+        async with serving(ip, introduced(run.uid, watch=state()), run.leaf, run.files[layout.ROOTS_FILE]):
+            run.runs_at(ip)
+            message = await asyncio.to_thread(run.says, "AgentUnreachable")
+            assert "the agent ended the stream of states before the run has ended" in message
+        run.runs_at(agent.ip)
+        await asyncio.to_thread(run.brings_its_outputs)
+    finally:
+        agent.kill()
+
+
 def introduced(uid: str, **answers: Any) -> Liar:
     """Returns an agent that is who it should be, and otherwise answers as given."""
     return Liar(info=lambda _: pb.GetInfoResponse(run_uid=uid, protocol_versions=[1]), **answers)

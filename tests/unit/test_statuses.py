@@ -1,7 +1,9 @@
 """The status of an AgentAction at each turn of its run."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import builders
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -234,3 +236,27 @@ def test_every_status_can_be_written(message: str, reason: Reason) -> None:
         statuses.succeeded(AgentActionStatus(), "x", StalledError(reason, message)),
     ):
         assert AgentActionStatus.model_validate(status.to_json()) == status
+
+
+@pytest.mark.parametrize(
+    ("ago", "left"),
+    [
+        pytest.param(0, 60 + statuses.OVERTIME_S, id="now"),
+        pytest.param(1000, 60 + statuses.OVERTIME_S - 1000, id="a while ago"),
+        pytest.param(-1000, 60 + statuses.OVERTIME_S, id="by a clock that is ahead"),
+        pytest.param(10**6, 60 + statuses.OVERTIME_S - 10**6, id="long ago"),
+    ],
+)
+def test_how_long_a_run_may_go_on(ago: int, left: float) -> None:
+    """A run has its timeout and time to end, counted from its start, however often it is looked at anew."""
+    started = (datetime.now(UTC) - timedelta(seconds=ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    spec = {"commands": [{"name": "main", "command": ["true"]}], "timeout": "1m"}
+    seconds = statuses.seconds_left(builders.action(spec), AgentActionStatus(started_at=started))
+    assert seconds == pytest.approx(left, abs=120)
+
+
+@pytest.mark.parametrize("text", ["2026-01-01T00:00:00", "x", "2026-01-01T00:00:60Z"])
+def test_a_start_that_cannot_be_read(text: str) -> None:
+    """A time that somebody else has written is no reason to fail."""
+    status = AgentActionStatus(started_at=text)
+    assert statuses.seconds_left(builders.action(), status) > statuses.OVERTIME_S
