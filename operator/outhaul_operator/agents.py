@@ -113,7 +113,7 @@ class Agent:
             raise AgentMisbehaved("the agent says that it is another run's")
         if len(reply.protocol_versions) > MAX_VERSIONS:
             raise AgentMisbehaved(f"the agent speaks more than {MAX_VERSIONS} versions of the protocol")
-        version = printable(reply.agent_version, 64)
+        version = printable(reply.agent_version, 64) or "unknown"
         common = protocol.common_versions(reply.protocol_versions)
         if not common:
             theirs = ", ".join(map(str, sorted(reply.protocol_versions))) or "none"

@@ -50,6 +50,7 @@ AGENT_REASONS = frozenset(
     }
 )
 """What an agent may say of its run; the operator acts on other reasons, and gives those itself."""
+_NO_WORDS = "the agent does not say why"
 _NAME_CHARACTERS = 63
 _EXIT_CODES = range(256)
 _LAST_SECOND = 253402300799
@@ -101,7 +102,7 @@ def from_wire(state: pb.RunState) -> RunState:
     return RunState(
         phase=phase,
         reason=_reason(state.reason, phase),
-        message=printable(state.message, MAX_MESSAGE_CHARACTERS),
+        message=printable(state.message, MAX_MESSAGE_CHARACTERS) or _NO_WORDS,
         steps=tuple(_step(step) for step in state.steps),
         output_count=state.output_count,
         output_bytes=state.output_bytes,

@@ -6,6 +6,7 @@ address. Agents, certificates, API server and operator are real.
 
 import asyncio
 import datetime as dt
+import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -256,6 +257,25 @@ async def test_agents_that_lie(new_run: Callable[[str], Run]) -> None:
             run.runs_at(ip)
         for name, (_, words) in LIES.items():
             assert words in await asyncio.to_thread(runs[name].fails, "AgentMisbehaved")
+
+
+async def test_an_agent_of_few_words(new_run: Callable[[str], Run]) -> None:
+    """A failure without a word, of an agent without a version, is an end like any other."""
+    run = await asyncio.to_thread(new_run, "few-words")
+    ip = fresh_address()
+    listing = pb.OutputInfo(name="\x1b[2J", type="string", sha256=hashlib.sha256(b"").hexdigest())
+    liar = introduced(
+        run.uid,
+        watch=state(phase=pb.PHASE_FAILED, output_count=1),
+        outputs=lambda _: pb.ListOutputsResponse(outputs=[listing]),
+        read=lambda _: [],
+        acknowledge=lambda _: pb.AcknowledgeResponse(),
+    )
+    async with serving(ip, liar, run.leaf, run.files[layout.ROOTS_FILE]):
+        run.runs_at(ip)
+        assert await asyncio.to_thread(run.fails, "RunFailed") == "the agent does not say why"
+    record = run.objects.get("InstallationOutput", run.name)["status"]
+    assert (record["outputNames"], record["provenance"]["agentVersion"]) == (" [2J", "unknown")
 
 
 def test_last_words_that_lie(new_run: Callable[[str], Run]) -> None:

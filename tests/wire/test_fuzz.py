@@ -110,7 +110,7 @@ def chunks(parts: list[bytes]) -> list[bytes]:
 values = st.binary(max_size=200) | st.builds(
     lambda seed, size: (seed * (size // len(seed) + 1))[:size],
     st.binary(min_size=1, max_size=50),
-    st.integers(0, 300_000),
+    st.integers(0, 200_000),
 )
 cuts = st.lists(st.integers(0, 2**20), max_size=12)
 
