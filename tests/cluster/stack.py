@@ -53,17 +53,20 @@ class Stack:
         control_plane: where; whoever made it stops it.
         path: folders that the pods' containers search for programs before the environment's.
         operator: the command that runs the operator, where it is to be run in another way.
+        manifests: the kustomization that says what the operator may do.
     """
 
     def __init__(
         self,
         control_plane: ControlPlane,
         path: tuple[Path, ...] = (REPOSITORY / "samples/terraform",),
+        *,
         operator: tuple[str, ...] = (sys.executable, "-m", "outhaul_operator"),
+        manifests: Path = REPOSITORY / "deploy",
     ) -> None:
         self.control_plane = control_plane
         self._path = path
-        self._operator = operator
+        self._operator, self._manifests = operator, manifests
 
     def start(self) -> Self:
         """Starts what is not running, leaves the rest, and waits until all of it is ready."""
@@ -87,9 +90,9 @@ class Stack:
         self.control_plane.processes.stop(KUBELET, grace=10)
 
     def install(self) -> None:
-        """Applies the CRDs, the operator's namespace and its role, as `deploy/` has them; not its Deployment."""
+        """Applies the CRDs, the operator's namespace and its roles, as the manifests have them; not its Deployment."""
         kubectl = self.control_plane.kubectl
-        everything = kubectl("kustomize", str(REPOSITORY / "deploy"))
+        everything = kubectl("kustomize", str(self._manifests))
         kept = [one for one in everything.split("\n---\n") if "\nkind: Deployment\n" not in f"\n{one}\n"]
         # The API server is older than 1.25: see docs/install.md.
         kubectl("apply", "--validate=false", "-f", "-", stdin="\n---\n".join(kept))

@@ -246,6 +246,31 @@ def test_the_example_with_another_registry(kubectl: Kubectl) -> None:
     }
 
 
+def test_the_example_for_one_namespace(kubectl: Kubectl) -> None:
+    """The operator is bound in its own namespace and in the one that it works in, and nowhere else."""
+    objects = rendered(kubectl, "deploy/examples/namespaced")
+    assert not [obj for obj in objects if obj["kind"] == "ClusterRoleBinding"]
+    bindings = [obj for obj in objects if obj["kind"] == "RoleBinding"]
+    assert {obj["metadata"]["namespace"] for obj in bindings} == {"outhaul-system", "team-a"}
+    assert {subject["namespace"] for obj in bindings for subject in obj["subjects"]} == {"outhaul-system"}
+    (deployment,) = [obj for obj in objects if obj["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {"name": "OUTHAUL_NAMESPACES", "value": "team-a"} in container["env"]
+
+
+def test_the_policies_are_components_of_the_operator(kubectl: Kubectl, tmp_path: Path) -> None:
+    """What guards the operator joins its manifests, each in its place; what has no namespace gets none."""
+    up = "/".join([".."] * (len(tmp_path.resolve().parts) - 1))
+    deploy = f"{up}/{(ROOT / 'deploy').relative_to(tmp_path.anchor)}"
+    guards = [f"{deploy}/components/{name}" for name in ("admission-policy", "network-policy")]
+    overlay = {"resources": [f"{deploy}/operator"], "components": guards}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    objects = list(yaml.safe_load_all(kubectl("kustomize", str(tmp_path))))
+    places = {obj["kind"]: obj["metadata"].get("namespace") for obj in objects}
+    assert places["NetworkPolicy"] == "outhaul-system"
+    assert places["ValidatingAdmissionPolicy"] is places["ValidatingAdmissionPolicyBinding"] is None
+
+
 def test_the_component_goes_into_any_namespace(kubectl: Kubectl, tmp_path: Path) -> None:
     """An overlay elsewhere names the component by a relative path."""
     component = Path("deploy/components/terraform-tenant")
