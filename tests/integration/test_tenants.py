@@ -95,6 +95,13 @@ def untouched(tenants: Tenants) -> Iterator[None]:
     assert requests()[before:] == []
 
 
+def another_run(tenants: Tenants) -> None:
+    """Has Bob's Installation run once more, and waits until that has succeeded."""
+    number = tenants.bob.ready("service")["status"]["action"]["number"]
+    tenants.bob.annotate("service", {"outhaul.dev/retry": uuid.uuid4().hex})
+    assert tenants.bob.ran("service", number + 1)["status"]["phase"] == "Succeeded"
+
+
 def everything(objects: Objects) -> str:
     """All objects of a namespace in which a value could turn up, as one text; Secrets decoded."""
     kinds = ("Installation", "AgentAction", "InstallationOutput", "AgentConfig", "ConfigMap", "Event", "Pod")
@@ -354,9 +361,7 @@ def test_what_is_nested_too_deeply_stops_nobody(objects: Objects, tenants: Tenan
             objects.gone(kind, name)
     finally:
         sys.setrecursionlimit(limit)
-    number = tenants.bob.ready("service")["status"]["action"]["number"]
-    tenants.bob.annotate("service", {"outhaul.dev/retry": uuid.uuid4().hex})
-    tenants.bob.ran("service", number + 1)
+    another_run(tenants)
     assert process.running()
 
 
@@ -367,9 +372,44 @@ def test_a_neighbour_s_crowd_holds_up_nobody(objects: Objects, tenants: Tenants)
             "AgentAction", f"waiting-{number}", spec={"commands": [script("true")], "agentConfig": {"name": "none"}}
         )
         objects.install(f"waiting-{number}", engine="exec", dependsOn=["none"], commands={"install": [script("true")]})
-    number = tenants.bob.ready("service")["status"]["action"]["number"]
-    tenants.bob.annotate("service", {"outhaul.dev/retry": uuid.uuid4().hex})
-    tenants.bob.ran("service", number + 1)
+    another_run(tenants)
     waiting = condition_of(objects.get("Installation", "waiting-0"), "Ready")
     assert waiting is not None
     assert waiting["reason"] == "DependencyNotReady"
+
+
+def test_who_borrows_kopf_s_finalizer_stops_nobody(objects: Objects, tenants: Tenants, stack: Stack) -> None:
+    """Objects that carry what the operator's framework leaves on objects do not end it: it would take that away."""
+    process = stack.control_plane.processes.find(OPERATOR)
+    assert process is not None
+    left = {
+        "finalizers": ["outhaul.dev/kopf"],
+        "annotations": {"kopf.outhaul.dev/last-handled-configuration": "{", "kopf.outhaul.dev/on_installations": "{"},
+        "labels": {"app.kubernetes.io/managed-by": "outhaul"},
+    }
+    pod = {"containers": [{"name": "agent", "image": "outhaul-agent", "command": ["true"]}], "restartPolicy": "Never"}
+    kinds = {
+        "AgentConfig": {},
+        "Pod": pod,
+        "AgentAction": {"commands": [script("true")]},
+        "Installation": {"engine": "exec", "commands": {"install": [script("true")]}},
+    }
+    for kind, spec in kinds.items():
+        objects.create(kind, "borrower", spec=spec, metadata=left)
+    assert objects.ended("borrower")["status"]["phase"] == "Succeeded"
+    objects.ready("borrower")
+    another_run(tenants)
+    assert process.running()
+    for kind in kinds:
+        objects.patch(kind, "borrower", {"metadata": {"finalizers": None}})
+
+
+@pytest.mark.parametrize("duration", ["9" * 60 + "h", "0." + "0" * 50 + "1ms", "876000h", "9999999h"])
+def test_a_period_without_end_stops_nobody(objects: Objects, tenants: Tenants, duration: str) -> None:
+    """A run that may take longer than a calendar lasts is carried out, or refused with words, and others go on."""
+    objects.create("AgentConfig", "patient", spec={"linger": duration, "ttlSecondsAfterFinished": 31536000})
+    spec = {"commands": [script("true")], "timeout": duration, "agentConfig": {"name": "patient"}}
+    objects.create("AgentAction", "endless", spec=spec)
+    status = objects.ended("endless")["status"]
+    assert status["phase"] == "Succeeded" or status["message"]
+    another_run(tenants)
