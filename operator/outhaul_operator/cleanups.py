@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.agentconfig import AgentConfigSpec
 from outhaul_api.vocabulary import SecretType
+from pydantic import ValidationError
 
 from outhaul_operator import configs, guarded, names, ownership
 from outhaul_operator.cluster import Kind, Object
@@ -24,7 +25,11 @@ async def clean(context: Context, obj: Object) -> float | None:
     Returns:
     The seconds until then, or None where there is nothing left to do.
     """
-    action = AgentAction.model_validate(obj)
+    try:
+        action = AgentAction.model_validate(obj)
+    except ValidationError:
+        # It was refused before anything was made for it.
+        return None
     namespace, name = action.metadata.namespace, action.metadata.name
     pod = context.view.get(Key(Kind.POD, namespace, names.pod_name(name)))
     if pod is None or not ownership.is_of_run(pod, action) or action.status.finished_at is None:

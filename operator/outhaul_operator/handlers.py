@@ -78,6 +78,10 @@ class _Backoffs:
         return (backoff(failures, longest_s=_LONGEST_BACKOFF_S) for failures in itertools.count(1))
 
 
+_NO_FINALIZER = "none, as the API server takes no such name"
+"""kopf takes its finalizer away from whatever object has it, without end where it may not: nobody can set this one."""
+
+
 class _NoDiffs(kopf.DiffBaseStorage):
     """Compares nothing: only change handlers need it, and kopf would copy every object that it sees, level by level."""
 
@@ -101,7 +105,7 @@ def kopf_settings(patience_s: float) -> kopf.OperatorSettings:
     result.peering.standalone = True
     result.posting.enabled = False
     result.posting.loggers = False
-    result.persistence.finalizer = f"{GROUP}/kopf"
+    result.persistence.finalizer = _NO_FINALIZER
     result.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"kopf.{GROUP}")
     result.persistence.diffbase_storage = _NoDiffs()
     result.scanning.disabled = True

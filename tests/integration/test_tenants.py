@@ -395,13 +395,13 @@ def test_who_borrows_kopf_s_finalizer_stops_nobody(objects: Objects, tenants: Te
         "Installation": {"engine": "exec", "commands": {"install": [script("true")]}},
     }
     for kind, spec in kinds.items():
-        objects.create(kind, "borrower", spec=spec, metadata=left)
-    assert objects.ended("borrower")["status"]["phase"] == "Succeeded"
-    objects.ready("borrower")
+        objects.create(kind, f"borrower-{kind.lower()}", spec=spec, metadata=left)
+    assert objects.ended("borrower-agentaction")["status"]["phase"] == "Succeeded"
+    objects.ready("borrower-installation")
     another_run(tenants)
     assert process.running()
     for kind in kinds:
-        objects.patch(kind, "borrower", {"metadata": {"finalizers": None}})
+        objects.patch(kind, f"borrower-{kind.lower()}", {"metadata": {"finalizers": None}})
 
 
 @pytest.mark.parametrize("duration", ["9" * 60 + "h", "0." + "0" * 50 + "1ms", "876000h", "9999999h"])
