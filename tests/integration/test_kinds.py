@@ -38,7 +38,12 @@ FULL: dict[str, dict[str, Any]] = {
             "uninstalled": True,
             "agentConfig": {"name": "c"},
             "engine": "exec",
-            "source": {"files": {"a": "b"}, "configMapRef": {"name": "m"}},
+            "source": {
+                "files": {"a": "b"},
+                "configMapRef": {"name": "m"},
+                "secretRef": {"name": "s"},
+                "archive": {"url": "https://h/a.tar.gz", "sha256": "0" * 64, "path": "a"},
+            },
             "commands": {
                 "install": [
                     {
@@ -96,6 +101,8 @@ FULL: dict[str, dict[str, Any]] = {
             "files": {"a/b": "aGVsbG8="},
             "archive": {"url": "https://h/a.tar.gz", "sha256": "0" * 64, "path": "a"},
             "copyFrom": ["/m"],
+            "keepSource": True,
+            "keptSource": {"secretName": "s", "required": ["/m"]},
             "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
             "envFrom": [{"secretRef": {"name": "s"}}],
             "volumes": [{"name": "v", "emptyDir": {}}],
