@@ -255,6 +255,8 @@ class AgentActionStatus(Model):
     """The run's conditions."""
     pod: str | None = None
     """The name of the run's pod, once it was created. A run never has a second one."""
+    started: bool | None = None
+    """False where the run has ended and its pod has never started anything."""
     steps: list[StepStatus] = Field(default=[], max_length=64)
     """How each command went."""
     output: str | None = None

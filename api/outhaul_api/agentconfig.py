@@ -36,6 +36,9 @@ class AgentConfigSpec(Model):
     """The engine of Installations that name none."""
     service_account: ObjectName | None = None
     """The service account of the pods. Without one the pod gets no API token."""
+    start_timeout: Duration | None = None
+    """How long a run may wait for its agent to start: for a quota, a node, an image, a volume, init containers
+    (default 15m; 0s: for ever). Then it has failed, and its pod is removed."""
     linger: Duration | None = None
     """How long an agent holds its outputs for an operator that does not come (default 24h)."""
     retry_limit: int | None = Field(default=None, ge=0, le=100)

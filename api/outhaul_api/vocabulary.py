@@ -10,10 +10,17 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 RETRY_ANNOTATION = f"{GROUP}/retry"
-"""On an Installation: any value that was not there before asks for another run."""
+"""On an Installation: any value that was not there before, but the empty one, asks for another run."""
 
 RECOLLECT_ANNOTATION = f"{GROUP}/recollect"
-"""On an Installation: any value that was not there before asks for the outputs to be read again, without applying."""
+"""On an Installation: likewise; the outputs are read again, and nothing is applied."""
+
+CANCEL_ANNOTATION = f"{GROUP}/cancel"
+"""On an AgentAction: whatever its value, the run is told to stop. On an Installation: as with `retry`,
+its run is told to stop, and none follows it."""
+
+FORMER_CANCEL_ANNOTATION = f"{GROUP}/former-cancel"
+"""On an AgentAction: the value that the cancel annotation of its Installation had when it was created."""
 
 UNINSTALL_FIRST_ANNOTATION = f"{GROUP}/uninstall-first"
 """On an Installation: `true` lets it be uninstalled although others use its outputs or depend on it."""

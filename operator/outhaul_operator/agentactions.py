@@ -8,6 +8,7 @@ from outhaul_api.vocabulary import (
     API_VERSION,
     DIGEST_ANNOTATION,
     FIRST_ANNOTATION,
+    FORMER_CANCEL_ANNOTATION,
     INPUTS_ANNOTATION,
     RECOLLECT_ANNOTATION,
     RETRY_ANNOTATION,
@@ -53,6 +54,7 @@ def agent_action(installation: Installation, run: RunReference, plan: Plan) -> O
         INPUTS_ANNOTATION: run.inputs,
         RETRY_ANNOTATION: run.retry,
         RECOLLECT_ANNOTATION: run.recollect,
+        FORMER_CANCEL_ANNOTATION: run.cancel,
         FIRST_ANNOTATION: "true" if run.first else None,
         RETRY_LIMIT_ANNOTATION: str(run.retry_limit) if run.retry_limit is not None else None,
     }

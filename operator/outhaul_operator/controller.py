@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import math
 from typing import Any
 
 import kopf
 from outhaul_api.installation import Installation
 from pydantic import ValidationError
 
-from outhaul_operator import handlers
+from outhaul_operator import handlers, ownership
 from outhaul_operator.authorities import Authorities
 from outhaul_operator.cluster import ApiError, Cluster, Kind, Object
 from outhaul_operator.context import Context
@@ -52,7 +53,7 @@ class Operator:
         self._health = health
         self._is_prepared = False
         health.require_for_readiness(lambda: None if self._is_prepared else "still starting")
-        self._view = View(_controller)
+        self._view = View(_owner)
         self._graph = Graph()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -72,7 +73,9 @@ class Operator:
         installations = Installations(context, self._graph, references)
         runs = Runs(context)
         self._installations: Queue[Key] = Queue(installations.reconcile, _report, group=_namespace)
-        self._runs: Queue[Key] = Queue(runs.carry_out, _report, concurrency=_MOST_RUNS, group=_namespace)
+        self._runs: Queue[Key] = Queue(
+            runs.carry_out, _report, concurrency=_MOST_RUNS, group=_namespace, patience=_patience
+        )
         namespaces, patience_s = self._settings.watch_namespaces, self._settings.watch_timeout_seconds
         resync = Resync(self._cluster, self._view, self._changed, namespaces, self._settings.resync_seconds)
         watches = Watches(handlers.places(namespaces), patience_s, resync.soon)
@@ -124,7 +127,7 @@ class Operator:
                 self._wake_neighbours(key, obj)
             case Kind.AGENT_ACTION:
                 self._runs.add(key)
-                owner = _controller(kind, obj)
+                owner = ownership.controller_of(obj)
                 if owner is not None:
                     self._installations.add(owner)
             case Kind.AGENT_CONFIG:
@@ -160,15 +163,12 @@ class Operator:
         return [key for key in keys if everywhere or key.namespace == config.namespace]
 
 
-def _controller(kind: Kind, obj: Object) -> Key | None:
-    """Returns the Installation that controls an AgentAction."""
-    if kind is not Kind.AGENT_ACTION:
-        return None
-    metadata = obj["metadata"]
-    for owner in metadata.get("ownerReferences", []):
-        if owner.get("controller") and owner["kind"] == "Installation":
-            return Key(Kind.INSTALLATION, metadata["namespace"], owner["name"])
-    return None
+def _owner(kind: Kind, obj: Object) -> Key | None:
+    return ownership.controller_of(obj) if kind is Kind.AGENT_ACTION else None
+
+
+def _patience(error: Exception) -> float:
+    return error.at_most_s if isinstance(error, WaitingError) else math.inf
 
 
 def _namespace(key: Key) -> str:

@@ -4,14 +4,16 @@
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation, RunReference
 from outhaul_api.vocabulary import (
+    CANCEL_ANNOTATION,
     DIGEST_ANNOTATION,
     FIRST_ANNOTATION,
+    FORMER_CANCEL_ANNOTATION,
     INPUTS_ANNOTATION,
     RECOLLECT_ANNOTATION,
     RETRY_ANNOTATION,
@@ -51,6 +53,8 @@ class InFlight:
 
     run: RunReference
     newer_is_due: bool
+    is_cancelled: bool = False
+    """Whether somebody asks for it to stop."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ def decide(
             return Suspended(newest, decision.retry)
         case InFlight():
             # It goes on: nothing could take its place.
-            return InFlight(decision.run, newer_is_due=False)
+            return replace(decision, newer_is_due=False)
         case _:
             return decision
 
@@ -129,20 +133,18 @@ def _wanted(
     deleting = installation.metadata.deletion_timestamp is not None
     orphan = deleting and installation.spec.deletion_policy is DeletionPolicy.ORPHAN
     to_uninstall = deleting or installation.spec.uninstalled
-    retry = installation.metadata.annotations.get(RETRY_ANNOTATION)
+    retry = _token(installation, RETRY_ANNOTATION)
     if newest is None:
         return Absent() if to_uninstall else Due(Action.INSTALL)
     is_uninstall = newest.action is Action.UNINSTALL
     due = not orphan and (
         is_uninstall != to_uninstall
-        # It was taken back before it had started anything, to make room for another.
-        or newest.started is False
         or newest.digest != spec_digest(installation)
         or (retry is not None and newest.retry != retry)
         or (compare_inputs and have_inputs_changed(newest.inputs, inputs) and not to_uninstall)
     )
     if newest.phase is None:
-        return InFlight(newest, newer_is_due=due)
+        return InFlight(newest, newer_is_due=due, is_cancelled=_is_cancelled(installation, newest))
     if orphan or (to_uninstall and has_left_nothing(newest)):
         return Absent()
     return _after(installation, newest, is_due=due, to_uninstall=to_uninstall, now=now)
@@ -158,11 +160,25 @@ def _after(
         return Due(action)
     if _is_recollection_due(installation, newest):
         return Due(Action.RECOLLECT)
-    if not retries.is_left(installation, newest):
+    if _is_cancelled(installation, newest) or not retries.is_left(installation, newest):
         return Settled(newest)
     retry = Due(Action.RECOLLECT if newest.action is Action.RECOLLECT else action, retries.attempt(newest) + 1)
     until = retries.due_at(installation, newest, now)
     return retry if until <= now else BackingOff(newest, retry, until)
+
+
+def _token(installation: Installation, annotation: str) -> str | None:
+    """Returns what somebody asks with an annotation; an empty one asks for nothing.
+
+    It could not be remembered either: old servers (1.20) make null of an empty text in a JSON patch.
+    """
+    return installation.metadata.annotations.get(annotation) or None
+
+
+def _is_cancelled(installation: Installation, newest: RunReference) -> bool:
+    """Tells whether somebody has asked for an end since the run was created."""
+    asked = _token(installation, CANCEL_ANNOTATION)
+    return asked is not None and asked != newest.cancel
 
 
 def have_inputs_changed(before: str | None, now: str | None) -> bool:
@@ -185,7 +201,7 @@ def _is_recollection_due(installation: Installation, newest: RunReference) -> bo
         return False
     if newest.outputs_lost and newest.action is not Action.RECOLLECT:
         return True
-    wanted = installation.metadata.annotations.get(RECOLLECT_ANNOTATION)
+    wanted = _token(installation, RECOLLECT_ANNOTATION)
     is_installed = newest.phase is ActionPhase.SUCCEEDED or newest.action is Action.RECOLLECT
     return wanted is not None and newest.recollect != wanted and is_installed
 
@@ -208,7 +224,6 @@ def next_run(
         retry_limit: How many further runs may follow it, as far as its AgentConfig says.
     """
     metadata = installation.metadata
-    retry = metadata.annotations.get(RETRY_ANNOTATION)
     digest = spec_digest(installation)
     number = (newest.number if newest is not None else 0) + 1
     name = names.run_name(metadata.name, uid=metadata.uid, number=number)
@@ -221,8 +236,9 @@ def next_run(
         retry_limit=retry_limit,
         digest=digest,
         inputs=inputs,
-        retry=retry,
-        recollect=metadata.annotations.get(RECOLLECT_ANNOTATION),
+        retry=_token(installation, RETRY_ANNOTATION),
+        recollect=_token(installation, RECOLLECT_ANNOTATION),
+        cancel=_token(installation, CANCEL_ANNOTATION),
         first=True if newest is None or has_left_nothing(newest) else None,
     )
 
@@ -250,8 +266,10 @@ def reference_of(action: AgentAction) -> RunReference:
         inputs=annotations.get(INPUTS_ANNOTATION),
         retry=annotations.get(RETRY_ANNOTATION),
         recollect=annotations.get(RECOLLECT_ANNOTATION),
+        cancel=annotations.get(FORMER_CANCEL_ANNOTATION),
         first=True if FIRST_ANNOTATION in annotations else None,
         outputs_lost=True if action.status.reason == Reason.OUTPUTS_LOST else None,
+        started=False if is_over and action.status.started is False else None,
         phase=action.status.phase if is_over else None,
         reason=action.status.reason if is_over else None,
         finished_at=action.status.finished_at,

@@ -14,18 +14,19 @@ from outhaul_operator import (
     inputs,
     launches,
     lending,
+    names,
     namespaces,
     needs,
     outcomes,
     publishing,
 )
 from outhaul_operator.agentactions import agent_action
-from outhaul_operator.cluster import AlreadyExistsError, Kind, Object, RefusedError
+from outhaul_operator.cluster import AlreadyExistsError, Kind, NotFoundError, Object, RefusedError
 from outhaul_operator.decisions import Due, InFlight, belongs, next_run, reference_of
 from outhaul_operator.engines.plan import Plan
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.passes import Pass
-from outhaul_operator.verdicts import StalledError
+from outhaul_operator.verdicts import StalledError, WaitingError
 
 
 class NamespaceEndsError(Exception):
@@ -44,6 +45,7 @@ async def dispatch(this: Pass, due: Due) -> Outcome | None:
         WaitingError: It waits for something.
     """
     spec, action = this.installation.spec, due.action
+    await _wait_for_former_pod(this)
     if action is Action.UNINSTALL:
         await needs.wait_for_users(this.cluster, this.installation)
     elif this.needs.verdict is not None:
@@ -70,6 +72,27 @@ async def dispatch(this: Pass, due: Due) -> Outcome | None:
         message += f" (attempt {run.attempt})"
     await events.emit(this.cluster, this.obj, "Normal", Reason.DISPATCHED, message)
     return outcomes.in_flight(InFlight(run, newer_is_due=False), this.action)
+
+
+async def _wait_for_former_pod(this: Pass) -> None:
+    """Lets the pod of the run before come to its end, where its AgentAction was deleted: one run at a time.
+
+    Raises:
+        WaitingError: It is still there.
+    """
+    if this.run is None or this.action is not None:
+        return
+    try:
+        pod = await this.cluster.get(Kind.POD, this.namespace, names.pod_name(this.run.name))
+    except NotFoundError:
+        return
+    is_of_run = any(
+        one["kind"] == "AgentAction" and one["name"] == this.run.name
+        for one in pod["metadata"].get("ownerReferences", [])
+    )
+    if is_of_run and pod.get("status", {}).get("phase") not in {"Succeeded", "Failed"}:
+        message = f"the pod of run {this.run.name}, which was cancelled, has not ended yet; the next run waits for that"
+        raise WaitingError(Reason.WAITING_FOR_RUN, message)
 
 
 def _add_inputs(this: Pass, plan: Plan, action: Action) -> None:
@@ -115,5 +138,7 @@ async def abandon(this: Pass) -> bool:
     """Cancels a run whose pod has never started anything; returns whether that was so."""
     if this.action is None or this.run is None or not await launches.take_back(this.context, this.action):
         return False
-    this.run = this.run.model_copy(update={"phase": ActionPhase.CANCELLED, "started": False})
+    # Made of nothing any more, so that whatever is wanted is due.
+    gone = {"phase": ActionPhase.CANCELLED, "started": False, "digest": "nothing"}
+    this.run = this.run.model_copy(update=gone)
     return True

@@ -13,7 +13,7 @@ from outhaul_api.vocabulary import AUTHORITY_LABEL, ActionPhase, Reason, SecretT
 from outhaul_grpc.layout import ROOTS_FILE
 
 from outhaul_operator import guarded, names, ownership, pods, trust
-from outhaul_operator.cluster import AlreadyExistsError, ConflictError, Kind, RefusedError
+from outhaul_operator.cluster import AlreadyExistsError, ConflictError, Kind, NotFoundError, Object, RefusedError
 from outhaul_operator.context import Context
 from outhaul_operator.verdicts import RunFailedError, WaitingError
 from outhaul_operator.view import Key
@@ -90,6 +90,41 @@ def _period(of_seconds: float) -> timedelta:
     return timedelta(seconds=min(of_seconds, _LONGEST_S))
 
 
+async def is_launched(context: Context, action: AgentAction) -> bool:
+    """Tells whether a run's pod is there, or was."""
+    if action.status.pod is not None:
+        return True
+    key = Key(Kind.POD, action.metadata.namespace, names.pod_name(action.metadata.name))
+    try:
+        pod = context.view.get(key) or await context.cluster.get(*key)
+    except NotFoundError:
+        return False
+    context.view.put(Kind.POD, pod)
+    return ownership.is_of_run(pod, action)
+
+
+async def remove(context: Context, pod: Object, *, unstarted: bool) -> bool:
+    """Has a pod deleted, with the grace that it has.
+
+    Args:
+        context: Where.
+        pod: The pod as it was seen.
+        unstarted: Only if it has not changed since it was seen, when it had not started.
+
+    Returns:
+        Whether it was, or is gone.
+    """
+    seen = pod["metadata"]
+    version = seen["resourceVersion"] if unstarted else None
+    try:
+        await context.cluster.delete(
+            Kind.POD, seen["namespace"], seen["name"], uid=seen["uid"], resource_version=version
+        )
+    except ConflictError:
+        return False
+    return True
+
+
 async def take_back(context: Context, action: AgentAction) -> bool:
     """Deletes a run whose pod has never started anything.
 
@@ -105,16 +140,13 @@ async def take_back(context: Context, action: AgentAction) -> bool:
     if pod is not None and pod.get("status", {}).get("phase", "Pending") != "Pending":
         return False
     try:
-        if pod is not None:
-            # The pod as it was seen: had it started meanwhile, it would be another version.
-            seen = pod["metadata"]
-            version = seen["resourceVersion"]
-            await context.cluster.delete(Kind.POD, namespace, seen["name"], uid=seen["uid"], resource_version=version)
-        else:
+        if pod is None:
             # Should it be made this moment, it cannot start without this.
             await guarded.guarded_delete(
                 context.cluster, namespace, names.run_secret_name(name), SecretType.RUN, action.metadata.uid
             )
+        elif not await remove(context, pod, unstarted=True):
+            return False
         await context.cluster.delete(Kind.AGENT_ACTION, namespace, name, uid=action.metadata.uid)
     except ConflictError:
         return False

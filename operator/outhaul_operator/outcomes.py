@@ -7,6 +7,7 @@ from outhaul_api.agentaction import AgentAction
 from outhaul_api.common import Condition
 from outhaul_api.installation import Installation, RunReference
 from outhaul_api.vocabulary import (
+    CANCEL_ANNOTATION,
     RETRY_ANNOTATION,
     Action,
     ActionPhase,
@@ -39,7 +40,9 @@ def in_flight(decision: InFlight, action: AgentAction | None) -> Outcome:
     run = decision.run
     message = f"run {run.name} is under way ({run.action}, generation {run.generation})"
     reason = Reason.WAITING_FOR_RUN if decision.newer_is_due else Reason.IN_PROGRESS
-    if (
+    if decision.is_cancelled or (action is not None and CANCEL_ANNOTATION in action.metadata.annotations):
+        message = f"run {run.name} ({run.action}) is being cancelled: its command was told to stop, and has its grace"
+    elif (
         action is not None
         and action.status.reason
         and action.status.reason in Reason.__members__.values()

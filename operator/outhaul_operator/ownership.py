@@ -4,7 +4,8 @@ from outhaul_api.agentaction import AgentAction, InstallationReference
 from outhaul_api.vocabulary import ACTION_LABEL, API_VERSION, INSTALLATION_LABEL, MANAGED_BY_LABEL, MANAGER
 
 from outhaul_operator import names
-from outhaul_operator.cluster import Object
+from outhaul_operator.cluster import Kind, Object
+from outhaul_operator.view import Key
 
 
 def of_run(action: AgentAction, name: str) -> Object:
@@ -51,6 +52,15 @@ def of_installation(namespace: str, installation: str, uid: str, name: str) -> O
     labels = {MANAGED_BY_LABEL: MANAGER, INSTALLATION_LABEL: names.label_value(installation)}
     owner = _owner("Installation", installation, uid)
     return {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [owner]}
+
+
+def controller_of(action: Object) -> Key | None:
+    """Returns the key of the Installation that controls an AgentAction."""
+    metadata = action["metadata"]
+    for owner in metadata.get("ownerReferences", []):
+        if owner.get("controller") and owner["kind"] == "Installation":
+            return Key(Kind.INSTALLATION, metadata["namespace"], owner["name"])
+    return None
 
 
 def _owner(kind: str, name: str, uid: str) -> Object:

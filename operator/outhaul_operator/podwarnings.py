@@ -34,8 +34,10 @@ class PodWarnings:
         self._turns = turns
         self._told: set[str] = set()
 
-    async def next(self, pod: Object, changed: asyncio.Event) -> tuple[Reason, str] | None:
-        """Waits for a warning that was not told yet, or until the pod has changed or a minute has passed.
+    async def next(
+        self, pod: Object, changed: asyncio.Event, timeout_s: float = LOOK_AGAIN_S
+    ) -> tuple[Reason, str] | None:
+        """Waits for a warning that was not told yet, or until the pod has changed or some seconds have passed.
 
         Returns:
             The reason and the message for people; None where there was no new warning.
@@ -44,14 +46,14 @@ class PodWarnings:
         warning = asyncio.create_task(self._first(metadata["namespace"], metadata["uid"]))
         change = asyncio.create_task(changed.wait())
         try:
-            await asyncio.wait({warning, change}, timeout=LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({warning, change}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             warning.cancel()
             change.cancel()
             found, _ = await asyncio.gather(warning, change, return_exceptions=True)
         if isinstance(found, ApiError):
             _logger.warning("the events of pod %s cannot be watched: %s", metadata["name"], found)
-            await is_set(changed, LOOK_AGAIN_S)
+            await is_set(changed, timeout_s)
         if not isinstance(found, dict):
             return None
         is_volume = found["reason"] in {"FailedMount", "FailedAttachVolume", "FailedMapVolume"}

@@ -6,6 +6,7 @@ take turns. No library on PyPI was found that does this without bringing a broke
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
@@ -42,6 +43,7 @@ class Queue(Generic[Key]):
         report: Told of each exception, with the key and the number of failures in a row.
         concurrency: How many keys are worked on at a time.
         group: Returns whose key it is: where not all can be worked on at once, the groups take turns.
+        patience: Returns how many seconds a key that failed may wait at most.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class Queue(Generic[Key]):
         report: Callable[[Key, Exception, int], None],
         concurrency: int = 16,
         group: Callable[[Key], Hashable] = lambda _: None,
+        patience: Callable[[Exception], float] = lambda _: math.inf,
     ) -> None:
         self._work = work
         self._report = report
         self._turns = Turns(concurrency)
         self._group = group
+        self._patience = patience
         self._dirty: set[Key] = set()
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -133,4 +137,4 @@ class Queue(Generic[Key]):
         failures = self._failures.get(key, 0) + 1
         self._failures[key] = failures
         self._report(key, error, failures)
-        return backoff(failures)
+        return min(backoff(failures), self._patience(error))

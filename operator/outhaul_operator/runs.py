@@ -7,6 +7,7 @@ can be reached, and from its pod's state always.
 
 import asyncio
 import dataclasses
+import itertools
 import logging
 import time
 from contextlib import suppress
@@ -18,16 +19,19 @@ from outhaul_api.vocabulary import Action, ActionPhase, Reason
 from outhaul_operator import (
     __version__,
     agents,
+    cancellations,
     cleanups,
     configs,
-    events,
+    following,
     launches,
     names,
     pods,
     situations,
+    starts,
     statuses,
     validation,
 )
+from outhaul_operator.accounts import Account
 from outhaul_operator.agentstates import RunState
 from outhaul_operator.authorities import UnknownAuthorityError
 from outhaul_operator.cluster import (
@@ -39,17 +43,15 @@ from outhaul_operator.cluster import (
 )
 from outhaul_operator.context import Context
 from outhaul_operator.keeping import Keeper
-from outhaul_operator.podwarnings import LOOK_AGAIN_S, MOST, PodWarnings, is_set
+from outhaul_operator.podwarnings import LOOK_AGAIN_S, MOST, is_set
+from outhaul_operator.queue import backoff
 from outhaul_operator.results import Results
 from outhaul_operator.situations import Situation, Stage
+from outhaul_operator.starts import Start
 from outhaul_operator.turns import Turns
-from outhaul_operator.verdicts import RunFailedError, StalledError, WaitingError, now
-from outhaul_operator.view import Key
+from outhaul_operator.verdicts import RunFailedError, StalledError, WaitingError
+from outhaul_operator.view import Key, key_of
 
-_PATIENCE_S = 3.0
-"""How long a pod may be on its way before it is asked what it waits for."""
-_PROGRESS_S = 10.0
-"""The least time between two writes of a run's progress."""
 _REDIAL_S = (0.1, 2.0)
 """The first and the longest pause before an agent that did not answer is dialled again."""
 _SHORT_S = 30.0
@@ -115,34 +117,56 @@ class _Run:
         self._context = context
         self._cluster = context.cluster
         self._view = context.view
-        self._obj = obj
-        self._status = statuses.read(obj)
+        metadata = obj["metadata"]
+        self._pod = Key(Kind.POD, metadata["namespace"], names.pod_name(metadata["name"]))
+        self._account = Account(context, obj)
+        self._start = Start(context, self._account, turns)
         self._results = Results(context)
         self._keeper = Keeper(context)
         self._action: AgentAction | None = None
+        self._cancelled = asyncio.Event()
+        """Set once somebody asks for the run to stop."""
         self._where_to_look = ""
-        self._warnings = PodWarnings(context.cluster, turns)
         self._redial_s, self._longest_redial_s = _REDIAL_S
         self._was_cut_short = False
         """Whether the last conversation with the agent broke off soon: then it is not hurried to."""
         self._looked_at = time.monotonic()
 
+    @property
+    def _status(self) -> AgentActionStatus:
+        return self._account.status
+
     async def carry_out(self) -> None:
+        obj = self._account.obj
+        key = key_of(Kind.AGENT_ACTION, obj)
+        listener = asyncio.create_task(cancellations.listen(self._view, obj, key, self._pod, self._cancelled))
+        # What was asked before is known from the beginning.
+        await asyncio.sleep(0)
         try:
-            self._action = validation.parse_action(self._obj)
+            self._action = validation.parse_action(obj)
             await self._through(self._action)
         except RunFailedError as error:
-            await self._end(statuses.failed(self._status, error.reason, error.message))
+            await self._end_failed(error.reason, error.message)
         except (WaitingError, StalledError) as error:
             if self._status.phase is not ActionPhase.RUNNING:
-                await self._note(statuses.pending(self._status, error.reason, error.message))
-            raise WaitingError(error.reason, error.message) from error
+                await self._account.note(statuses.pending(self._status, error.reason, error.message))
+            if self._start.left_s <= 0 and self._status.pod is None:
+                await self._end_failed(*self._start.give_up(), unstarted=True)
+                return
+            left_s = max(self._start.left_s, 1.0)
+            raise WaitingError(error.reason, error.message, at_most_s=left_s) from error
         except RefusedError as error:
             if self._status.phase is ActionPhase.RUNNING:
-                await self._note(statuses.refused(self._status, error.message))
+                await self._account.note(statuses.refused(self._status, error.message))
             raise
+        finally:
+            listener.cancel()
+            await asyncio.gather(listener, return_exceptions=True)
 
     async def _through(self, action: AgentAction) -> None:
+        if self._cancelled.is_set() and not await launches.is_launched(self._context, action):
+            await self._end_failed(Reason.CANCELLED, "", unstarted=True)
+            return
         reference = action.spec.agent_config
         config = await configs.resolve(
             self._cluster,
@@ -157,14 +181,14 @@ class _Run:
                 "no image for the agent: set image in an AgentConfig, or the operator's --agent-image",
             )
         account = f"service account {config.service_account}" if config.service_account else "no service account"
-        namespace, name = action.metadata.namespace, names.pod_name(action.metadata.name)
-        self._where_to_look = f"kubectl logs -n {namespace} {name}; the pod has {account}"
-        pod = await launches.launch(self._context, action, config, image)
+        self._where_to_look = f"kubectl logs -n {self._pod.namespace} {self._pod.name}; the pod has {account}"
+        self._start.limit_s = starts.limit_s(config)
+        await launches.launch(self._context, action, config, image)
         provenance = Provenance(operator_version=__version__, image=image, action_uid=action.metadata.uid)
         while True:
             # Asked for before the state is read, so that no change is missed.
-            changed = self._view.changed(pod)
-            obj = self._view.get(pod) or await self._lost_pod(action, pod)
+            changed = self._view.changed(self._pod)
+            obj = self._view.get(self._pod) or await self._lost_pod(action)
             if obj is None:
                 return
             situation = situations.situation(obj)
@@ -172,58 +196,59 @@ class _Run:
                 await self._from_last_word(action, situation)
                 return
             if situation.stage is Stage.WAITING:
-                await self._wait_for_start(obj, situation, changed)
+                await self._wait(obj, situation, changed)
             elif await self._from_agent(action, situation, provenance):
                 return
             else:
                 await self._wait_for_agent(changed)
-            await self._look_again(pod)
+            await self._look_again()
 
     # -- the pod
 
-    async def _lost_pod(self, action: AgentAction, key: Key) -> Object | None:
+    async def _lost_pod(self, action: AgentAction) -> Object | None:
         """Asks the server for a pod that was not seen; None where the run is gone with it.
 
         Raises:
             RunFailedError: The pod is gone while the run is there. A run never has a second pod.
         """
         try:
-            pod = await self._cluster.get(*key)
+            pod = await self._cluster.get(*self._pod)
         except NotFoundError:
             pass
         else:
             self._view.put(Kind.POD, pod)
             return pod
         try:
-            self._obj = await self._cluster.get(Kind.AGENT_ACTION, action.metadata.namespace, action.metadata.name)
+            obj = await self._cluster.get(Kind.AGENT_ACTION, action.metadata.namespace, action.metadata.name)
         except NotFoundError:
             return None
-        if self._obj["metadata"]["uid"] != action.metadata.uid or self._obj["metadata"].get("deletionTimestamp"):
+        if obj["metadata"]["uid"] != action.metadata.uid or obj["metadata"].get("deletionTimestamp"):
+            return None
+        self._account.obj = obj
+        if self._start.is_removed:
+            await self._end_failed(*(self._start.given_up or self._start.give_up()), unstarted=True)
             return None
         if await self._results.were_stored(action):
             await self._end(await self._results.show_again(action, self._status))
             return None
-        raise RunFailedError(Reason.POD_LOST, f"pod {key.name} is gone and did not say how it ended")
+        raise RunFailedError(Reason.POD_LOST, f"pod {self._pod.name} is gone and did not say how it ended")
 
-    async def _wait_for_start(self, pod: Object, situation: Situation, changed: asyncio.Event) -> None:
-        """Waits until the pod changes; says meanwhile on the AgentAction what it waits for."""
-        if situation.trouble:
-            await self._note(statuses.pending(self._status, situation.reason, situation.message, pod=situation))
-            await is_set(changed, LOOK_AGAIN_S)
-        elif not await is_set(changed, _PATIENCE_S):
-            warning = await self._warnings.next(pod, changed)
-            if warning is not None:
-                await self._note(statuses.pending(self._status, *warning, pod=situation))
+    async def _wait(self, pod: Object, situation: Situation, changed: asyncio.Event) -> None:
+        """Waits for a pod that has not started; it goes where the run was cancelled, or its time is over."""
+        if self._cancelled.is_set() or self._start.left_s <= 0:
+            await self._start.remove(pod, situation, changed, cancelled=self._cancelled.is_set())
+        else:
+            await self._start.wait(pod, situation, changed)
 
-    async def _look_again(self, key: Key) -> None:
+    async def _look_again(self) -> None:
         """Asks the server for the pod, now and then: the watch may have missed something."""
         if time.monotonic() - self._looked_at < LOOK_AGAIN_S:
             return
         self._looked_at = time.monotonic()
         try:
-            self._view.put(Kind.POD, await self._cluster.get(*key))
+            self._view.put(Kind.POD, await self._cluster.get(*self._pod))
         except NotFoundError:
-            gone = self._view.get(key)
+            gone = self._view.get(self._pod)
             if gone is not None:
                 self._view.drop(Kind.POD, gone)
 
@@ -231,13 +256,17 @@ class _Run:
 
     async def _wait_for_agent(self, changed: asyncio.Event) -> None:
         """Waits before an agent that did not answer is dialled again, or until the pod changes."""
+        if self._cancelled.is_set() and self._redial_s == self._longest_redial_s:
+            # Whether its work is done cannot be asked.
+            await self._stop()
         await is_set(changed, self._redial_s)
         self._redial_s = min(2 * self._redial_s, self._longest_redial_s)
 
     async def _from_agent(self, action: AgentAction, situation: Situation, provenance: Provenance) -> bool:
         """Follows the run at its agent and stores its outputs; returns False where the agent cannot be reached."""
+        self._start.is_removed = False
         if self._status.phase is not ActionPhase.RUNNING:
-            await self._note(statuses.running(self._status, situation, names.pod_name(action.metadata.name)))
+            await self._account.note(statuses.running(self._status, situation, names.pod_name(action.metadata.name)))
         uid, began = action.metadata.uid, time.monotonic()
         try:
             link = await self._context.authorities.link(situation.authority)
@@ -245,13 +274,13 @@ class _Run:
                 provenance.agent_version = (await agent.info()).agent_version
                 if not self._was_cut_short:
                     self._redial_s = _REDIAL_S[0]
-                self._status = statuses.running(self._status, situation, names.pod_name(action.metadata.name))
+                self._account.status = statuses.running(self._status, situation, names.pod_name(action.metadata.name))
                 final = await self._through_agent(action, agent, provenance)
         except (agents.AgentUnreachable, UnknownAuthorityError) as error:
             self._was_cut_short = time.monotonic() - began < _SHORT_S
             _logger.debug("%s: %s", action.metadata.name, error)
             if self._redial_s == self._longest_redial_s and self._status.reason != Reason.AGENT_UNREACHABLE:
-                await self._note(statuses.unreachable(self._status, situation, str(error)))
+                await self._account.note(statuses.unreachable(self._status, situation, str(error)))
                 _logger.info("%s/%s: %s", action.metadata.namespace, action.metadata.name, self._status.message)
             return False
         except agents.ProtocolMismatch as error:
@@ -270,7 +299,7 @@ class _Run:
                 state = self._explained(await self._follow(action, agent))
         except TimeoutError:
             raise agents.AgentMisbehaved("the agent goes on although the run's time has long been over") from None
-        self._status = await self._keeper.keep(action, agent, self._status)
+        self._account.status = await self._keeper.keep(action, agent, self._status)
         final, digest = await self._results.haul(action, agent, self._status, state, provenance)
         with suppress(agents.AgentUnreachable):
             # Everything is stored: an agent that does not hear of it lingers, no more.
@@ -284,38 +313,31 @@ class _Run:
         return dataclasses.replace(state, message=f"{state.message} ({self._where_to_look})")
 
     async def _follow(self, action: AgentAction, agent: agents.Agent) -> RunState:
-        """Returns the run's final state; keeps its source and writes its progress on the way, not too often."""
-        newest: RunState | None = None
-        arrived = asyncio.Event()
+        """Returns the run's final state; keeps its source and writes its progress on the way."""
 
-        async def read() -> RunState:
-            nonlocal newest
-            async for state in agent.watch(_step_names(action)):
-                newest = state
-                arrived.set()
-            if newest is None:
-                raise agents.AgentUnreachable("the agent said nothing about its run")
-            return newest
+        async def heard(state: RunState) -> None:
+            if state.phase is ActionPhase.RUNNING:
+                self._account.status = await self._keeper.keep(action, agent, self._status)
 
-        reader = asyncio.create_task(read())
-        reader.add_done_callback(lambda _: arrived.set())
-        written_at = time.monotonic()
-        try:
-            while not reader.done():
-                await arrived.wait()
-                arrived.clear()
-                if newest is not None and newest.phase is ActionPhase.RUNNING:
-                    self._status = await self._keeper.keep(action, agent, self._status)
-                pause = written_at + _PROGRESS_S - time.monotonic()
-                if pause > 0:
-                    await asyncio.wait({reader}, timeout=pause)
-                if not reader.done() and newest is not None:
-                    await self._note(statuses.progressed(self._status, newest))
-                    written_at = time.monotonic()
-            return await reader
-        finally:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+        async def progressed(state: RunState) -> None:
+            await self._account.note(statuses.progressed(self._status, state))
+
+        states = agent.watch(_step_names(action))
+        return await following.follow(states, heard, progressed, self._cancelled, self._stop)
+
+    async def _stop(self) -> None:
+        """Has the pod of a run that is under way deleted: its agent then tells the command to stop."""
+        for failures in itertools.count(1):
+            pod = self._view.get(self._pod)
+            if pod is None or "deletionTimestamp" in pod["metadata"]:
+                return
+            try:
+                await launches.remove(self._context, pod, unstarted=False)
+            except ApiError as error:
+                _logger.warning("%s: the run cannot be cancelled yet: %s", self._pod, error)
+                await asyncio.sleep(backoff(failures))
+            else:
+                return
 
     # -- the end
 
@@ -325,6 +347,10 @@ class _Run:
         Raises:
             RunFailedError: It failed, or its outputs are lost with it.
         """
+        if situation.is_unstarted and (self._start.is_removed or situation.reason is Reason.CONTAINER_NOT_STARTED):
+            why = self._start.given_up or (situation.reason, situation.message)
+            await self._end_failed(*why, unstarted=True)
+            return
         if situation.result is None:
             raise RunFailedError(situation.reason, situation.message)
         if not situation.result.is_of(_step_names(action)):
@@ -336,7 +362,7 @@ class _Run:
         status = statuses.progressed(self._status, state)
         if not state.is_final:
             # It ended in the middle of its work: what its last word says of steps is true, but it is no end.
-            self._status = status
+            self._account.status = status
             raise RunFailedError(situation.reason, situation.message)
         if state.phase is not ActionPhase.SUCCEEDED or action.spec.action is Action.UNINSTALL:
             await self._end(statuses.ended(status, state, output=None))
@@ -346,36 +372,22 @@ class _Run:
             provenance = Provenance(action_uid=action.metadata.uid)
             await self._end(await self._results.store(action, self._status, state, [], provenance))
         else:
-            self._status = status
+            self._account.status = status
             raise RunFailedError(
                 Reason.OUTPUTS_LOST, "every command succeeded, but the agent ended before its outputs were stored"
             )
 
-    async def _note(self, status: AgentActionStatus) -> None:
-        """Writes the status where it says anything new."""
-        self._status = status
-        wanted = status.to_json()
-        if wanted == self._obj.get("status"):
-            return
-        self._obj = await self._cluster.apply_status(Kind.AGENT_ACTION, self._obj, wanted)
-        self._view.put(Kind.AGENT_ACTION, self._obj)
-        is_in_trouble = status.phase is ActionPhase.PENDING or status.reason == Reason.OUTPUTS_REFUSED
-        if is_in_trouble and status.reason is not None:
-            await self._say("Warning", Reason(status.reason), status.message or "")
-
     async def _end(self, status: AgentActionStatus) -> None:
         if self._action is not None:
             status = await self._keeper.settle(self._action, status)
-        await self._note(status.model_copy(update={"finished_at": status.finished_at or now()}))
-        if status.phase is not ActionPhase.SUCCEEDED:
-            await self._say("Warning", Reason(status.reason or Reason.RUN_FAILED), status.message or "")
-        elif not self._obj["metadata"].get("ownerReferences"):
-            # A run of an Installation is spoken of there.
-            await self._say("Normal", Reason.SUCCEEDED, "the run succeeded")
+        await self._account.end(status)
 
-    async def _say(self, type_: events.EventType, reason: Reason, message: str) -> None:
-        try:
-            await events.emit(self._cluster, self._obj, type_, reason, message)
-        except ApiError as error:
-            # The same stands in the status.
-            _logger.warning("an event could not be written: %s", error)
+    async def _end_failed(self, reason: Reason, message: str, *, unstarted: bool = False) -> None:
+        """Ends a run that has failed, or was cancelled meanwhile; `unstarted`: its pod has never started anything."""
+        if self._cancelled.is_set():
+            if unstarted:
+                reason, message = Reason.CANCELLED, "the run was cancelled before it had started"
+            status = statuses.cancelled(self._status, reason, message)
+        else:
+            status = statuses.failed(self._status, reason, message)
+        await self._end(status.model_copy(update={"started": False}) if unstarted else status)

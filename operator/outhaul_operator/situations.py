@@ -1,6 +1,6 @@
 """What a pod's status says about its run. Pure; `runs` acts on it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -37,7 +37,14 @@ class Situation:
     """Whether it waits for something that may never come, which is worth a word on the AgentAction."""
     result: RunState | None = None
     """The agent's last word, where it left one."""
+    pod: str = ""
+    """The pod's name."""
+    is_unstarted: bool = False
+    """Whether the pod has ended, and nothing says that its container was ever started."""
 
+
+_NEVER = "1970-01-01T00:00:00Z"
+"""When a container has started that could not be."""
 
 _PULL_REASONS = {
     "ErrImagePull",
@@ -50,6 +57,10 @@ _PULL_REASONS = {
 
 def situation(obj: Object) -> Situation:
     """Reads a pod's status."""
+    return replace(_situation(obj), pod=obj["metadata"]["name"])
+
+
+def _situation(obj: Object) -> Situation:
     status: dict[str, Any] = obj.get("status", {})
     name = obj["metadata"]["name"]
     conditions = {one["type"]: one for one in status.get("conditions", [])}
@@ -118,4 +129,6 @@ def _ended(name: str, status: dict[str, Any], terminated: dict[str, Any]) -> Sit
         reason = Reason.CONTAINER_NOT_STARTED
         message = f"pod {name} has no outhaul-agent to start: {terminated.get('message', '')}"
         result = None
-    return Situation(Stage.ENDED, reason, message, scheduled=True, result=result)
+    began = terminated.get("startedAt") or _NEVER
+    is_unstarted = result is None and began == _NEVER
+    return Situation(Stage.ENDED, reason, message, scheduled=True, result=result, is_unstarted=is_unstarted)

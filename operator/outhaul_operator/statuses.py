@@ -72,6 +72,7 @@ def pending(
         first,
         (ActionCondition.STARTED, False, reason, message),
         phase=ActionPhase.PENDING,
+        pod=(pod.pod or None) if pod is not None else status.pod,
         reason=reason,
         message=message[:4096],
     )
@@ -134,15 +135,19 @@ def ended(
         return succeeded(status, output, shown)
     reason = state.reason or Reason.RUN_FAILED
     if state.phase is ActionPhase.CANCELLED:
-        return _with(
-            status,
-            (ActionCondition.COMPLETED, False, reason, state.message),
-            phase=ActionPhase.CANCELLED,
-            reason=reason,
-            message=state.message,
-            output=output,
-        )
+        return cancelled(status, reason, state.message)
     return failed(status, reason, state.message, output=output)
+
+
+def cancelled(status: AgentActionStatus, reason: Reason, message: str) -> AgentActionStatus:
+    """The run was told to stop."""
+    return _with(
+        status,
+        (ActionCondition.COMPLETED, False, reason, message),
+        phase=ActionPhase.CANCELLED,
+        reason=reason,
+        message=message[:4096],
+    )
 
 
 def succeeded(status: AgentActionStatus, output: str | None, shown: str | StalledError | None) -> AgentActionStatus:

@@ -3,6 +3,7 @@
 Raised where a rule of ours decides; errors of the API server are in `cluster`, those of the agent in `agents`.
 """
 
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -26,11 +27,13 @@ class WaitingError(VerdictError):
         reason: As above.
         message: As above.
         is_watched: Whether a watch reports its coming, so that nobody has to look again.
+        at_most_s: After how many seconds at the latest somebody has to look again.
     """
 
-    def __init__(self, reason: Reason, message: str, *, is_watched: bool = False) -> None:
+    def __init__(self, reason: Reason, message: str, *, is_watched: bool = False, at_most_s: float = math.inf) -> None:
         super().__init__(reason, message)
         self.is_watched = is_watched
+        self.at_most_s = at_most_s
 
 
 class StalledError(VerdictError):

@@ -104,6 +104,10 @@ class View:
         """
         return self._changes.setdefault(key, asyncio.Event())
 
+    def touch(self, key: Key) -> None:
+        """Wakes who waits for an object, although it has not changed."""
+        self._wake(key)
+
     def _wake(self, key: Key) -> None:
         event = self._changes.pop(key, None)
         if event is not None:

@@ -101,12 +101,15 @@ def test_a_changed_parameter_upgrades(objects: Objects) -> None:
 
 
 def test_a_new_retry_annotation_asks_for_a_run(objects: Objects) -> None:
-    """Annotating an Installation with a value that was not there runs it once more, and once only."""
+    """A value that was not there before runs the Installation once more, and once only; an empty one does not."""
     objects.install("greeting", **greeting("world"))
     objects.ready("greeting")
     objects.annotate("greeting", {"outhaul.dev/retry": "again"})
     objects.ran("greeting", 2)
     objects.annotate("greeting", {"unrelated": "annotation"})
+    objects.annotate("greeting", {"outhaul.dev/retry": "", "outhaul.dev/recollect": "", "outhaul.dev/cancel": ""})
+    objects.respec("greeting", outputs={"historyLimit": 3})
+    objects.ready("greeting")
     objects.settle()
     assert [run["metadata"]["annotations"].get("outhaul.dev/retry") for run in objects.runs("greeting")] == [
         None,

@@ -117,6 +117,7 @@ FULL: dict[str, dict[str, Any]] = {
             "engine": "exec",
             "serviceAccount": "a",
             "linger": "1h",
+            "startTimeout": "5m",
             "retryLimit": 2,
             "ttlSecondsAfterFinished": 60,
             "podTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {"nodeSelector": {"a": "b"}}},

@@ -14,7 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation, RunReference
 from outhaul_api.vocabulary import (
+    CANCEL_ANNOTATION,
     DIGEST_ANNOTATION,
+    FORMER_CANCEL_ANNOTATION,
     INPUTS_ANNOTATION,
     RECOLLECT_ANNOTATION,
     RETRY_ANNOTATION,
@@ -52,6 +54,7 @@ class Case:
     inputs: str | None = None
     compare_inputs: bool = True
     limit: int | None = None
+    cancel: str | None = None
     suspended: bool = False
 
     def decide(self) -> Decision:
@@ -59,7 +62,11 @@ class Case:
         metadata: dict[str, Any] = {}
         if self.deleting:
             metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        tokens = {RETRY_ANNOTATION: self.retry, RECOLLECT_ANNOTATION: self.recollect}
+        tokens = {
+            RETRY_ANNOTATION: self.retry,
+            RECOLLECT_ANNOTATION: self.recollect,
+            CANCEL_ANNOTATION: self.cancel,
+        }
         metadata["annotations"] = {key: token for key, token in tokens.items() if token is not None}
         spec = {
             **(OTHER_SPEC if self.changed else SPEC),
@@ -117,7 +124,9 @@ TABLE: list[tuple[str, Case, Decision]] = [
      Settled(newest(INSTALL, SUCCEEDED))),
     ("installed, changed", Case(newest(INSTALL, SUCCEEDED), changed=True), Due(UPGRADE)),
     ("installed, a new token", Case(newest(INSTALL, SUCCEEDED), retry="a"), Due(UPGRADE)),
-    ("installed, an empty token", Case(newest(INSTALL, SUCCEEDED), retry=""), Due(UPGRADE)),
+    ("installed, an empty token", Case(newest(INSTALL, SUCCEEDED), retry=""), Settled(newest(INSTALL, SUCCEEDED))),
+    ("installing, cancelled by nothing", Case(newest(INSTALL, None), cancel=""),
+     InFlight(newest(INSTALL, None), newer_is_due=False)),
     ("installed, another token", Case(same(SUCCEEDED), retry="b"), Due(UPGRADE)),
     ("installed, the same token", Case(same(SUCCEEDED), retry="a"), Settled(same(SUCCEEDED))),
     ("installed, the token taken away", Case(same(SUCCEEDED)), Settled(same(SUCCEEDED))),
@@ -232,6 +241,30 @@ TABLE: list[tuple[str, Case, Decision]] = [
     ("could not be read again, to be tried again", Case(failed(RECOLLECT), limit=1), Due(RECOLLECT, 2)),
     ("outputs lost, to be tried again", Case(failed(outputs_lost=True), limit=1), Due(RECOLLECT)),
 
+    ("installing, cancelled", Case(newest(INSTALL, None), cancel="a"),
+     InFlight(newest(INSTALL, None), newer_is_due=False, is_cancelled=True)),
+    ("installing, an earlier one was cancelled", Case(newest(INSTALL, None, cancel="a"), cancel="a"),
+     InFlight(newest(INSTALL, None, cancel="a"), newer_is_due=False)),
+    ("installing, cancelled once more", Case(newest(INSTALL, None, cancel="a"), cancel="b"),
+     InFlight(newest(INSTALL, None, cancel="a"), newer_is_due=False, is_cancelled=True)),
+    ("installing, the annotation was taken away", Case(newest(INSTALL, None, cancel="a")),
+     InFlight(newest(INSTALL, None, cancel="a"), newer_is_due=False)),
+    ("installing, cancelled and changed", Case(newest(INSTALL, None), cancel="a", changed=True),
+     InFlight(newest(INSTALL, None), newer_is_due=True, is_cancelled=True)),
+    ("installing, cancelled and suspended", Case(newest(INSTALL, None), cancel="a", suspended=True),
+     InFlight(newest(INSTALL, None), newer_is_due=False, is_cancelled=True)),
+    ("nothing yet, cancelled", Case(None, cancel="a"), Due(INSTALL)),
+    ("installed, cancelled", Case(newest(INSTALL, SUCCEEDED), cancel="a"), Settled(newest(INSTALL, SUCCEEDED))),
+    ("installed, cancelled, changed", Case(newest(INSTALL, SUCCEEDED), cancel="a", changed=True), Due(UPGRADE)),
+    ("failed, to be tried again, cancelled", Case(failed(), limit=1, cancel="a"), Settled(failed())),
+    ("failed, to be tried again, an earlier one was cancelled", Case(failed(UPGRADE, cancel="a"), limit=1, cancel="a"),
+     Due(UPGRADE, 2)),
+    ("cancelled before it had started", Case(newest(INSTALL, CANCELLED, started=False, first=True)),
+     Settled(newest(INSTALL, CANCELLED, started=False, first=True))),
+    ("has not started in time, deleted", Case(failed(started=False, first=True), deleting=True, had_success=False),
+     Absent()),
+    ("upgrade has not started in time, deleted", Case(failed(UPGRADE, started=False), deleting=True), Due(UNINSTALL)),
+
     ("new, suspended", Case(None, suspended=True), Suspended(None, Due(INSTALL))),
     ("installed, suspended", Case(newest(INSTALL, SUCCEEDED), suspended=True), Settled(newest(INSTALL, SUCCEEDED))),
     ("installed, changed, suspended", Case(newest(INSTALL, SUCCEEDED), suspended=True, changed=True),
@@ -325,13 +358,10 @@ def test_nothing_is_forgotten_before_it_is_uninstalled(decided: list[tuple[Case,
 
 
 def test_what_has_ended_starts_again_only_for_a_reason(decided: list[tuple[Case, Decision]]) -> None:
-    """A run that has ended is the last one while spec, retry token and direction stay the same.
-
-    One that was taken back made room for another, and so is not.
-    """
+    """A run that has ended is the last one while spec, retry token and direction stay the same."""
     for case, decision in decided:
         one = case.newest
-        if one is None or one.phase is None or one.started is False or (one.phase is FAILED and case.limit):
+        if one is None or one.phase is None or (one.phase is FAILED and case.limit):
             continue
         if case.changed or case.retry not in {None, one.retry} or case.inputs:
             continue
@@ -431,7 +461,7 @@ def test_a_token_may_come_back(annotation: str) -> None:
     """A token that was used before asks again, for a run of another name: an old one is not taken for it."""
     newest_one: RunReference | None = None
     names = set()
-    for token in ["a", "b", "a", "", "a"]:
+    for token in ["a", "b", "a", "c", "a"]:
         asking = installation(SPEC, annotations={annotation: token})
         decision = decide(asking, newest_one, now=NOW)
         assert isinstance(decision, Due)
@@ -444,7 +474,8 @@ def test_a_token_may_come_back(annotation: str) -> None:
 
 def test_the_next_run_says_what_was_due() -> None:
     """It remembers everything that a later decision compares."""
-    asking = installation(SPEC, annotations={RETRY_ANNOTATION: "a", RECOLLECT_ANNOTATION: "b"}, generation=4)
+    tokens = {RETRY_ANNOTATION: "a", RECOLLECT_ANNOTATION: "b", CANCEL_ANNOTATION: "c"}
+    asking = installation(SPEC, annotations=tokens, generation=4)
     reference = decisions.next_run(asking, newest(INSTALL, SUCCEEDED), Due(UPGRADE, 2), "i", retry_limit=3)
     assert reference == RunReference(
         name=reference.name,
@@ -457,6 +488,7 @@ def test_the_next_run_says_what_was_due() -> None:
         inputs="i",
         retry="a",
         recollect="b",
+        cancel="c",
     )
     assert reference.name.startswith("shop-")
 
@@ -487,6 +519,7 @@ def existing(
             RETRY_ANNOTATION: "a",
             RECOLLECT_ANNOTATION: "b",
             RETRY_LIMIT_ANNOTATION: "3",
+            FORMER_CANCEL_ANNOTATION: "c",
         },
     )
 
@@ -512,6 +545,7 @@ def test_a_run_says_what_its_installation_needs_to_know() -> None:
         inputs="i",
         retry="a",
         recollect="b",
+        cancel="c",
         finished_at="2026-01-01T00:00:00Z",
     )
 

@@ -80,6 +80,18 @@ def test_a_run_that_is_well_or_speaks_of_something_unknown_is_under_way(status: 
     assert outcome.reason is Reason.IN_PROGRESS
 
 
+def test_a_run_that_is_told_to_stop_says_so() -> None:
+    """Whether its Installation was asked, or the run itself."""
+    asked = action(annotations={"outhaul.dev/cancel": ""})
+    for decision, found in (
+        (InFlight(run(None), newer_is_due=False, is_cancelled=True), action()),
+        (InFlight(run(None), newer_is_due=False), asked),
+    ):
+        outcome = outcomes.in_flight(decision, found)
+        assert outcome.reason is Reason.IN_PROGRESS
+        assert "is being cancelled" in outcome.message
+
+
 def test_outputs_stay_readable_during_an_upgrade() -> None:
     """What was published before can be read on while a run is under way."""
     upgrading = outcomes.in_flight(InFlight(run(None, Action.UPGRADE), newer_is_due=False), None)

@@ -196,6 +196,22 @@ def test_a_failure_is_reported_and_tried_again() -> None:
     run_jumping(main())
 
 
+def test_a_failure_may_wait_for_so_long_at_most() -> None:
+    """Where somebody has to look in time, the pauses do not grow beyond that."""
+
+    async def main() -> None:
+        worker = Worker(duration=0)
+        worker.failures_left["a"] = 9
+        Queue(worker.work, worker.report, patience=lambda _: 3).add("a")
+        await asyncio.sleep(100)
+        pauses = [later - earlier for earlier, later in itertools.pairwise(worker.times())]
+        assert len(pauses) == 9
+        assert all(pause <= 3.001 for pause in pauses)
+        assert pauses[-1] == pytest.approx(3)
+
+    run_jumping(main())
+
+
 def test_success_forgets_failures() -> None:
     """After a success the next failure is a first one."""
 

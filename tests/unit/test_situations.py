@@ -213,6 +213,24 @@ def test_an_image_without_an_agent_is_told(reason: str) -> None:
     assert "executable file not found" in found.message
 
 
+NEVER = "1970-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("terminated", "expected"),
+    [
+        ({"reason": "ContainerStatusUnknown", "exitCode": 137}, True),
+        ({"reason": "ContainerStatusUnknown", "exitCode": 137, "startedAt": None}, True),
+        ({"reason": "StartError", "exitCode": 128, "startedAt": NEVER}, True),
+        ({"reason": "Error", "exitCode": 137, "startedAt": "2026-01-01T00:00:00Z"}, False),
+        ({"reason": "Error", "exitCode": 1, "message": json.dumps({"phase": "PHASE_FAILED"})}, False),
+    ],
+)
+def test_a_container_that_was_never_started_is_told_apart(terminated: dict[str, Any], *, expected: bool) -> None:
+    """It has no time of its start, and no agent had a last word."""
+    assert ended(**terminated).is_unstarted is expected
+
+
 def test_a_pod_that_took_too_long_quotes_the_kubelet() -> None:
     """A template's activeDeadlineSeconds ends a pod with a reason, which is told."""
     status = {

@@ -114,6 +114,15 @@ def test_a_pod_with_a_node_is_scheduled() -> None:
     assert conditions(status) == {"Scheduled": ("True", "PodPending"), "Started": ("False", "ImagePullFailed")}
 
 
+def test_a_pod_that_was_seen_is_remembered() -> None:
+    """Its name is noted as soon as anything is said of it: whoever starts later does not make it again."""
+    found = Situation(Stage.WAITING, Reason.UNSCHEDULABLE, "no node", trouble=True, pod="shop-1")
+    seen = statuses.pending(AgentActionStatus(), found.reason, found.message, pod=found)
+    assert seen.pod == "shop-1"
+    assert statuses.pending(seen, Reason.AGENT_CONFIG_NOT_FOUND, "create it").pod == "shop-1"
+    assert statuses.pending(AgentActionStatus(), Reason.POD_REFUSED, "quota").pod is None
+
+
 def test_a_running_agent_clears_what_it_waited_for() -> None:
     """The reason of the waiting is gone; the start is noted once."""
     waited = statuses.pending(AgentActionStatus(), Reason.IMAGE_PULL_FAILED, "no image")
