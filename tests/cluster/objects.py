@@ -125,6 +125,11 @@ class Objects:
         theirs = [one for one in items if one["spec"].get("installation") == installation]
         return {one["metadata"]["name"]: one["status"]["phase"] for one in theirs}
 
+    def count_secrets(self) -> int:
+        """Counts the Secrets, once Kubernetes (before 1.24) has made the token of the namespace's default account."""
+        self.until("ServiceAccount", "default", lambda one: one.get("secrets"), what="it has its token")
+        return len(self.all("Secret"))
+
     def secret(self, name: str) -> dict[str, bytes]:
         """Returns the data of a Secret, decoded."""
         return {key: base64.b64decode(value) for key, value in self.get("Secret", name).get("data", {}).items()}

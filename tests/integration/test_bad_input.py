@@ -184,7 +184,7 @@ def test_a_quota_that_admits_no_pod(objects: Objects) -> None:
 def test_a_quota_that_admits_no_outputs(objects: Objects) -> None:
     """Outputs that a quota keeps out stay with the agent; both objects quote it, and they are stored once they may."""
     # What there is, and the run's own Secret.
-    hard = {"count/secrets": str(len(objects.all("Secret")) + 1)}
+    hard = {"count/secrets": str(objects.count_secrets() + 1)}
     objects.create("ResourceQuota", "none", spec={"hard": hard})
     objects.until("ResourceQuota", "none", lambda one: one.get("status", {}).get("hard"), what="it is in force")
     objects.install("service", **GOOD)

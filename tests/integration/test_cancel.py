@@ -150,7 +150,7 @@ def test_a_run_that_has_not_started_is_cancelled(objects: Objects) -> None:
 
 def test_what_has_ended_is_not_cancelled(objects: Objects) -> None:
     """Neither a success that is there nor one whose outputs still wait to be stored is taken back."""
-    hard = {"count/secrets": str(len(objects.all("Secret")) + 1)}
+    hard = {"count/secrets": str(objects.count_secrets() + 1)}
     objects.create("ResourceQuota", "none", spec={"hard": hard})
     objects.until("ResourceQuota", "none", lambda one: one.get("status", {}).get("hard"), what="it is in force")
     objects.install("service", **service(1))

@@ -129,7 +129,7 @@ def test_killed_between_record_and_latest_secret(
 ) -> None:
     """Killed after the record and before the latest Secret, the operator publishes what the record tells."""
     # A token of the default account, the run's Secret and its outputs: no room for the latest one.
-    release = hold("secrets", len(objects.all("Secret")) + 2)
+    release = hold("secrets", objects.count_secrets() + 2)
     objects.install("service", **script("true"))
     run = under_way(objects, "service")
     objects.until("InstallationOutput", run, lambda _: True, what="it is there")
