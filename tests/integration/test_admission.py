@@ -140,7 +140,8 @@ ATTEMPTS = [
 def test_a_whole_life_under_the_policy(reviews: Reviews, shared_objects: Objects) -> None:
     """The operator installs, upgrades, renames and uninstalls, and never needs what the policy refuses."""
     objects = shared_objects
-    objects.install("service", **SPEC)
+    objects.create("ConfigMap", "code", data={"word": "up"})
+    objects.install("service", **SPEC, source={"configMapRef": {"name": "code"}})
     objects.ready("service")
     objects.respec("service", parameters={"changed": True})
     objects.ready("service")
@@ -154,10 +155,12 @@ def test_a_whole_life_under_the_policy(reviews: Reviews, shared_objects: Objects
     objects.delete("Installation", "service")
     objects.gone("Installation", "service")
     seen = reviews.of_the_operator(objects.namespace)
-    types = {"outhaul.dev/run", "outhaul.dev/outputs"}
+    types = {"outhaul.dev/run", "outhaul.dev/source", "outhaul.dev/outputs"}
     assert {one for one in seen if one[1] in types} >= {
         ("CREATE", "outhaul.dev/run"),
         ("DELETE", "outhaul.dev/run"),
+        ("CREATE", "outhaul.dev/source"),
+        ("DELETE", "outhaul.dev/source"),
         ("CREATE", "outhaul.dev/outputs"),
         ("UPDATE", "outhaul.dev/outputs"),
         ("DELETE", "outhaul.dev/outputs"),
