@@ -263,6 +263,8 @@ class AgentActionStatus(Model):
     """The name of the run's InstallationOutput, once it was written."""
     publication: str | None = Field(default=None, max_length=64)
     """The digest of what the latest Secret was made from, once it shows this run."""
+    latest_secret: str | None = Field(default=None, max_length=253)
+    """The name that the latest Secret had then."""
     reason: str | None = Field(default=None, max_length=64)
     """Why the run is in its phase, in one word."""
     message: str | None = Field(default=None, max_length=4096)

@@ -134,8 +134,14 @@ class Operator:
                 for waiting in self._in_reach(key):
                     (self._installations if waiting.kind is Kind.INSTALLATION else self._runs).add(waiting)
             case Kind.POD:
-                # Runs wait at the view for their pods.
-                pass
+                # Runs wait at the view for their pods; of one that has ended there may be something left to clean.
+                if self._view.get(key) is None:
+                    self._wake_runs_of(obj)
+
+    def _wake_runs_of(self, pod: Object) -> None:
+        for owner in pod["metadata"].get("ownerReferences", []):
+            if owner["kind"] == "AgentAction":
+                self._runs.add(Key(Kind.AGENT_ACTION, pod["metadata"]["namespace"], owner["name"]))
 
     def _wake_neighbours(self, key: Key, obj: Object) -> None:
         """Has those looked at that wait for an Installation, and those that it waits for."""

@@ -9,10 +9,11 @@ from outhaul_api.vocabulary import (
     Action,
     ActionPhase,
     DeletionPolicy,
+    InstallationPhase,
     OutputPhase,
 )
 
-from outhaul_operator import finalizers, latest, leaving, lending, namespaces, outcomes, publishing
+from outhaul_operator import finalizers, leaving, lending, namespaces, outcomes, publishing, showing
 from outhaul_operator.cluster import Cluster, Object
 from outhaul_operator.decisions import Due, next_run
 from outhaul_operator.outcomes import Outcome
@@ -67,9 +68,8 @@ async def end(this: Pass) -> Outcome | None:
         await release(this)
         return None
     await lending.drop(this, this.actions)
-    binding = this.installation.status.binding
-    if binding is not None:
-        await latest.withdraw_latest(this.cluster, this.namespace, binding.name, this.installation.metadata.uid)
+    if this.installation.status.phase is not InstallationPhase.UNINSTALLED:
+        await showing.withdraw(this)
     return outcomes.uninstalled("uninstalled, as spec.uninstalled asks")
 
 

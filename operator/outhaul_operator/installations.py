@@ -56,6 +56,8 @@ class Installations:
         self._records = Records(context.cluster)
         self._checked_at: dict[Key, float] = {}
         """When each latest Secret was last compared."""
+        self._swept: set[Key] = set()
+        """Of which it was looked for what a crash may have left, once since the start."""
 
     async def reconcile(self, key: Key) -> float | None:
         """Brings one Installation a step further, and says in its status where it stands.
@@ -71,6 +73,7 @@ class Installations:
         obj = self._context.view.get(key)
         if obj is None:
             self._checked_at.pop(key, None)
+            self._swept.discard(key)
             return None
         try:
             this = Pass(self._context, obj)
@@ -89,16 +92,17 @@ class Installations:
             this.installation, self._context.view, self._graph, self._records, self._references
         )
         seen = this.decide(parse_actions(self._context.view.owned(key)))
-        decision = await _step(this, seen, check=is_check_due)
+        decision = await _step(this, seen, check=is_check_due, sweep=key not in self._swept)
         if is_check_due:
             self._checked_at[key] = now
+            self._swept.add(key)
         times = [self._checked_at[key] + interval - now] if has_secret else []
         if isinstance(decision, BackingOff):
             times.append(max(0.0, (decision.until - datetime.now(UTC)).total_seconds()))
         return min(times, default=None)
 
 
-async def _step(this: Pass, seen: Decision, *, check: bool) -> Decision | None:
+async def _step(this: Pass, seen: Decision, *, check: bool, sweep: bool) -> Decision | None:
     """Has done what is due; returns what that was, or None where the Installation is gone."""
     decision: Decision | None = seen
     is_step = isinstance(seen, Due | Absent) or (isinstance(seen, InFlight) and seen.newer_is_due)
@@ -114,7 +118,7 @@ async def _step(this: Pass, seen: Decision, *, check: bool) -> Decision | None:
         return decision
     repeat: WaitingError | None = None
     try:
-        outcome = await _act(this, decision, check=check)
+        outcome = await _act(this, decision, check=check, sweep=sweep)
     except WaitingError as error:
         outcome = outcomes.waiting(error)
         repeat = None if error.is_watched else error
@@ -136,7 +140,7 @@ async def _is_held_up_for_ever(this: Pass, outcome: Outcome) -> bool:
     return is_held_up and await namespaces.is_ending(this.cluster, this.namespace)
 
 
-async def _act(this: Pass, decision: Decision, *, check: bool) -> Outcome | None:
+async def _act(this: Pass, decision: Decision, *, check: bool, sweep: bool) -> Outcome | None:
     """Carries out a decision; returns where the Installation stands then, or None where it goes."""
     match decision:
         case Absent():
@@ -151,7 +155,7 @@ async def _act(this: Pass, decision: Decision, *, check: bool) -> Outcome | None
                 await endings.hold(this)
                 await lending.drop(this, lending.superseded(this.actions))
                 await history.prune(this.cluster, this.installation, this.actions)
-                await showing.keep(this, check=check)
+                await showing.keep(this, check=check, sweep=sweep)
             return outcomes.at_rest(decision, this.action, this.installation)
         case Due():
             try:

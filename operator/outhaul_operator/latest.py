@@ -5,6 +5,7 @@ its name that is not the Installation's is never touched.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from outhaul_api.agentaction import AgentAction, InstallationReference
 from outhaul_api.vocabulary import (
@@ -34,13 +35,31 @@ _MOST_PARTS = 128
 """More than the agent's outputs can ever need: see outhaul_grpc.protocol.MAX_TOTAL_BYTES."""
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What a latest Secret shows."""
+
+    name: str
+    """The Secret's name."""
+    digest: str
+    """Of what it was made from."""
+
+
 async def publish_latest(
-    cluster: Cluster, action: AgentAction, name: str, data: Mapping[str, bytes], *, newest: int, expect: bool
+    cluster: Cluster,
+    action: AgentAction,
+    name: str,
+    data: Mapping[str, bytes],
+    *,
+    newest: int,
+    expect: bool,
+    sweep: bool = False,
 ) -> None:
     """Makes the latest Secret hold `data`, unless it shows a newer run.
 
     What is beyond one Secret goes on in `-1`, `-2` and so on, which are written before the first, and deleted after it
-    where there are fewer than before.
+    where there are fewer than before. They are written from the front and deleted from the back, so that what a crash
+    leaves behind has no gaps.
 
     Args:
         cluster: Where to.
@@ -49,6 +68,7 @@ async def publish_latest(
         data: What it is to hold: see `contents`.
         newest: The number of the Installation's newest run: a Secret that says it shows a newer one was edited.
         expect: Whether there is one already, as far as is known: it saves a request, and is no more than a guess.
+        sweep: Whether to look for parts that somebody who did not come to the end has left behind.
 
     Raises:
         StalledError: The name belongs to a Secret that is not this Installation's, or a value fits into no Secret.
@@ -59,12 +79,15 @@ async def publish_latest(
         keys, most = encoding.joined_names(sorted(too_large)), encoding.MAX_SECRET_BYTES
         raise StalledError(Reason.OUTPUT_TOO_LARGE, f"{keys} of Secret {name} would be larger than {most:,} bytes")
     before = 0
-    for index in reversed(range(len(shards))):
+    for index in (*range(1, len(shards)), 0):
         part = name + (f"-{index}" if index else "")
         latest = _latest(action, part, shards[index], len(shards))
         parts = await _write_latest(cluster, action, latest, newest=newest, expect=expect and index == 0)
         before = max(before, parts)
-    await _delete_parts(cluster, action.metadata.namespace, name, range(len(shards), before), _owner(action).uid)
+    namespace, uid = action.metadata.namespace, _owner(action).uid
+    if sweep:
+        before = await _end_of_parts(cluster, namespace, name, max(len(shards), before), uid)
+    await _delete_parts(cluster, namespace, name, range(len(shards), before), uid)
 
 
 async def _write_latest(cluster: Cluster, action: AgentAction, wanted: Object, *, newest: int, expect: bool) -> int:
@@ -134,8 +157,20 @@ def _number(secret: Object, annotation: str, default: int) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default  # noqa: PLR2004
 
 
+async def _end_of_parts(cluster: Cluster, namespace: str, name: str, start: int, owner_uid: str) -> int:
+    """Returns the first index, from `start` on, of which there is no part."""
+    for index in range(start, _MOST_PARTS):
+        try:
+            await guarded_read(cluster, namespace, f"{name}-{index}", SecretType.OUTPUTS, owner_uid)
+        except NotFoundError:
+            return index
+        except NotOursError:
+            continue
+    return _MOST_PARTS
+
+
 async def _delete_parts(cluster: Cluster, namespace: str, name: str, parts: range, owner_uid: str) -> None:
-    for index in parts[:_MOST_PARTS]:
+    for index in reversed(parts[:_MOST_PARTS]):
         await guarded_delete(cluster, namespace, f"{name}-{index}", SecretType.OUTPUTS, owner_uid)
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation, RunReference
-from outhaul_api.vocabulary import INSTALLATION_LABEL, UNINSTALL_FINALIZER, Action
+from outhaul_api.vocabulary import INSTALLATION_LABEL, UNINSTALL_FINALIZER, Action, ActionPhase
 
 from outhaul_operator import names
 from outhaul_operator.agentactions import parse_actions
@@ -95,7 +95,8 @@ class Pass:
         """Has the view know the newest run as it is, whatever was seen so far.
 
         Runs are asked for by name, since names are derived: a list costs API servers before 1.31 as much as all runs of
-        the namespace. An uninstall that follows no install has it all the same, for it needs what the former runs had.
+        the namespace. An uninstall that does not follow a successful install has it all the same, for it needs what the
+        former runs had.
         """
         known, _ = newest_run(self.installation, self._seen_runs())
         newest = await self._see(known.name) if known is not None else None
@@ -103,7 +104,7 @@ class Pass:
         while (following := await self._see(names.run_name(self.name, uid=uid, number=number + 1))) is not None:
             newest, number = following, number + 1
         is_last = self.is_deleting or self.installation.spec.uninstalled
-        if is_last and (newest is None or newest["spec"].get("action") not in {Action.INSTALL, Action.UPGRADE}):
+        if is_last and not _is_installed_by(newest):
             labels = {INSTALLATION_LABEL: names.label_value(self.name)}
             for obj in await self.cluster.list(Kind.AGENT_ACTION, self.namespace, labels):
                 self.context.view.put(Kind.AGENT_ACTION, obj)
@@ -120,3 +121,10 @@ class Pass:
             return None
         view.put(Kind.AGENT_ACTION, obj)
         return obj
+
+
+def _is_installed_by(run: Object | None) -> bool:
+    """Tells whether what is there is what this run has installed, and nothing else."""
+    if run is None or run["spec"].get("action") not in {Action.INSTALL, Action.UPGRADE}:
+        return False
+    return bool(run.get("status", {}).get("phase") == ActionPhase.SUCCEEDED)

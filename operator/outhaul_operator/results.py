@@ -128,12 +128,12 @@ class Results:
 
     async def _publish_latest(
         self, action: AgentAction, installation: Installation | None, outputs: Sequence[Output]
-    ) -> str | StalledError | None:
+    ) -> latest.Shown | StalledError | None:
         """Makes these outputs the Installation's current ones.
 
         Returns:
-            The digest of what the latest Secret was made from, or why it could not be written; None for a run that
-            belongs to no Installation.
+            What the latest Secret was made from, or why it could not be written; None for a run that belongs to no
+            Installation.
         """
         reference = action.spec.installation
         if reference is None or installation is None:
@@ -153,7 +153,7 @@ class Results:
             )
         except StalledError as error:
             return error
-        return contents.publication_digest(run, name, wanted)
+        return latest.Shown(name, contents.publication_digest(run, name, wanted))
 
     async def _installation(self, action: AgentAction) -> Installation | None:
         """Returns the Installation whose run this is; what a run says of itself proves nothing, whoever wrote it."""

@@ -20,7 +20,6 @@ from outhaul_operator import (
     __version__,
     agents,
     cancellations,
-    cleanups,
     configs,
     following,
     launches,
@@ -34,6 +33,7 @@ from outhaul_operator import (
 from outhaul_operator.accounts import Account
 from outhaul_operator.agentstates import RunState
 from outhaul_operator.authorities import UnknownAuthorityError
+from outhaul_operator.cleanups import Cleaner
 from outhaul_operator.cluster import (
     ApiError,
     Kind,
@@ -72,6 +72,7 @@ class Runs:
         self._cluster = context.cluster
         self._view = context.view
         self._turns = Turns(MOST)
+        self._cleaner = Cleaner(context)
 
     async def carry_out(self, key: Key) -> float | None:
         """Brings one run to its end, or cleans up after one that has ended.
@@ -95,7 +96,7 @@ class Runs:
         if obj["metadata"].get("deletionTimestamp"):
             return None
         if _is_over(obj):
-            return await cleanups.clean(self._context, obj)
+            return await self._cleaner.clean(obj)
         run = _Run(self._context, obj, self._turns)
         await run.carry_out()
         return None

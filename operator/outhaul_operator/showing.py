@@ -9,7 +9,7 @@ from outhaul_api.installation import Installation, RunReference
 from outhaul_api.vocabulary import Action, ActionPhase, Reason
 
 from outhaul_operator import contents, latest, names, publishing
-from outhaul_operator.cluster import Cluster
+from outhaul_operator.decisions import reference_of
 from outhaul_operator.passes import Pass
 from outhaul_operator.verdicts import StalledError
 
@@ -24,12 +24,13 @@ def wanted_digest(installation: Installation, run: RunReference) -> str:
     return contents.publication_digest(run.name, latest_name(installation), installation.spec.outputs)
 
 
-async def keep(this: Pass, *, check: bool) -> None:
+async def keep(this: Pass, *, check: bool, sweep: bool) -> None:
     """Sees to it that the latest Secret is as it should be.
 
     Args:
         this: The pass; takes note of what is shown now.
         check: Whether the Secret itself is compared, even if nothing seems to be new.
+        sweep: Whether it is looked then for what a publication that did not come to its end has left.
 
     Raises:
         StalledError: It cannot be written; the message says why.
@@ -47,8 +48,8 @@ async def keep(this: Pass, *, check: bool) -> None:
         # What the run itself has published counts until the Installation has taken note of it, and never again.
         is_known = status.last_succeeded is not None and status.last_succeeded.name == shown.name
         if check or wanted != (status.publication if is_known else action.status.publication):
-            await _show(this, action)
-        await _withdraw_former(this.cluster, this.installation)
+            await _show(this, action, sweep=sweep)
+        await withdraw(this, but=latest_name(this.installation))
         this.shown = wanted
     except StalledError:
         this.is_hidden = True
@@ -57,12 +58,13 @@ async def keep(this: Pass, *, check: bool) -> None:
             raise
 
 
-async def _show(this: Pass, action: AgentAction) -> None:
+async def _show(this: Pass, action: AgentAction, *, sweep: bool) -> None:
     """Writes the latest Secret, where it is not as it should be.
 
     Args:
         this: The pass.
         action: The newest successful run.
+        sweep: Whether to look for parts that nobody needs.
 
     Raises:
         StalledError: The name is taken, a template cannot be rendered, or what the run has stored is gone.
@@ -74,7 +76,9 @@ async def _show(this: Pass, action: AgentAction) -> None:
     try:
         async with publishing.stored(this.cluster, this.context.budget, action) as outputs:
             data = contents.contents(outputs, installation.spec.outputs)
-            await latest.publish_latest(this.cluster, action, name, data, newest=number, expect=binding is not None)
+            await latest.publish_latest(
+                this.cluster, action, name, data, newest=number, expect=binding is not None, sweep=sweep
+            )
     except publishing.LostError:
         raise StalledError(
             Reason.OUTPUTS_LOST,
@@ -83,8 +87,17 @@ async def _show(this: Pass, action: AgentAction) -> None:
         ) from None
 
 
-async def _withdraw_former(cluster: Cluster, installation: Installation) -> None:
-    """Deletes the latest Secret of a former name, once there is one of the name that it should have."""
-    binding, metadata = installation.status.binding, installation.metadata
-    if binding is not None and binding.name != latest_name(installation):
-        await latest.withdraw_latest(cluster, metadata.namespace, binding.name, metadata.uid)
+async def withdraw(this: Pass, *, but: str | None = None) -> None:
+    """Deletes the latest Secret, of whatever name it had since the Installation last took note of it.
+
+    Args:
+        this: The pass.
+        but: The name that it should have now.
+    """
+    status = this.installation.status
+    noted = status.last_succeeded.number if status.last_succeeded is not None else 0
+    found = {one.status.latest_secret for one in this.actions if reference_of(one).number > noted}
+    if status.binding is not None:
+        found.add(status.binding.name)
+    for name in sorted(one for one in found if one is not None and one != but):
+        await latest.withdraw_latest(this.cluster, this.namespace, name, this.installation.metadata.uid)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from outhaul_operator.agentstates import RunState, printable
 from outhaul_operator.cluster import Object
 from outhaul_operator.encoding import MAX_SECRET_BYTES
+from outhaul_operator.latest import Shown
 from outhaul_operator.publishing import Publication
 from outhaul_operator.situations import Situation
 from outhaul_operator.verdicts import StalledError, condition, now
@@ -128,7 +129,7 @@ def progressed(status: AgentActionStatus, state: RunState) -> AgentActionStatus:
 
 
 def ended(
-    status: AgentActionStatus, state: RunState, *, output: str | None, shown: str | StalledError | None = None
+    status: AgentActionStatus, state: RunState, *, output: str | None, shown: Shown | StalledError | None = None
 ) -> AgentActionStatus:
     """The run has ended as its agent says."""
     if state.phase is ActionPhase.SUCCEEDED:
@@ -150,13 +151,13 @@ def cancelled(status: AgentActionStatus, reason: Reason, message: str) -> AgentA
     )
 
 
-def succeeded(status: AgentActionStatus, output: str | None, shown: str | StalledError | None) -> AgentActionStatus:
+def succeeded(status: AgentActionStatus, output: str | None, shown: Shown | StalledError | None) -> AgentActionStatus:
     """Every command succeeded, and what there is of outputs can be read.
 
     Args:
         status: The status so far.
         output: The record's name, where there is one.
-        shown: The digest of what the latest Secret was made from, or why it could not be written.
+        shown: What the latest Secret was made from, or why it could not be written.
     """
     result = _with(
         status,
@@ -165,7 +166,8 @@ def succeeded(status: AgentActionStatus, output: str | None, shown: str | Stalle
         reason=None,
         message=None,
         output=output,
-        publication=shown if isinstance(shown, str) else None,
+        publication=shown.digest if isinstance(shown, Shown) else None,
+        latest_secret=shown.name if isinstance(shown, Shown) else None,
     )
     if output is None:
         return result

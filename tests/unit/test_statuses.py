@@ -12,6 +12,7 @@ from outhaul_api.vocabulary import ActionCondition, ActionPhase, OutputType, Rea
 from outhaul_operator import statuses
 from outhaul_operator.agentoutputs import Output
 from outhaul_operator.agentstates import RunState
+from outhaul_operator.latest import Shown
 from outhaul_operator.publishing import Publication
 from outhaul_operator.situations import Situation, Stage
 from outhaul_operator.verdicts import StalledError
@@ -158,7 +159,9 @@ def test_progress_is_the_agents_word() -> None:
 
 def test_a_success_says_where_the_outputs_are() -> None:
     """A run that has succeeded names its record and what the latest Secret was made from."""
-    status = statuses.ended(AgentActionStatus(), state(ActionPhase.SUCCEEDED), output="shop-1", shown="digest")
+    status = statuses.ended(
+        AgentActionStatus(), state(ActionPhase.SUCCEEDED), output="shop-1", shown=Shown("shop-outputs", "digest")
+    )
     assert (status.phase, status.output, status.reason) == (ActionPhase.SUCCEEDED, "shop-1", None)
     assert conditions(status) == {
         "Completed": ("True", "Succeeded"),
