@@ -109,6 +109,34 @@ def test_a_pod_is_deleted_while_terraform_applies(outhaul: Deployment, tenant: O
     assert tenant.names("AgentAction") == [run]
 
 
+def test_a_run_is_cancelled_while_terraform_applies(outhaul: Deployment, tenant: Objects) -> None:
+    """Terraform is told to stop, releases its lock, and the run says so; nothing is run again by itself."""
+    run = applying(outhaul, tenant)
+    assert lock_holder(outhaul, tenant)
+    tenant.annotate("slow", {"outhaul.dev/cancel": "now"})
+    status = tenant.ended(run)["status"]
+    assert (status["phase"], status["reason"]) == ("Cancelled", "Cancelled")
+    assert lock_holder(outhaul, tenant) == ""
+    tenant.condition("Installation", "slow", "Stalled")
+    tenant.settle()
+    assert tenant.names("AgentAction") == [run]
+
+
+def test_an_image_that_never_comes(objects: Objects) -> None:
+    """A run that is given up has never started, by what the kubelet says in the end; nothing is to be uninstalled."""
+    spec = {"image": "localhost/not-there:test", "pullPolicy": "IfNotPresent", "startTimeout": "5s"}
+    objects.create("AgentConfig", "default", spec=spec)
+    commands = {name: [{"name": name, "command": ["true"]}] for name in ("install", "uninstall")}
+    objects.install("greeting", engine="exec", commands=commands)
+    objects.condition("Installation", "greeting", "Stalled", "True", "RunFailed")
+    (run,) = objects.runs("greeting")
+    status = run["status"]
+    assert (status["phase"], status["reason"], status.get("started")) == ("Failed", "ImagePullFailed", False)
+    objects.gone("Pod", run["metadata"]["name"])
+    objects.delete("Installation", "greeting")
+    objects.gone("Installation", "greeting")
+
+
 @pytest.mark.parametrize(("policy", "quoted"), [("Never", "ErrImageNeverPull"), ("IfNotPresent", "ErrImagePull")])
 def test_an_image_that_is_not_there(objects: Objects, agent_image: str, policy: str, quoted: str) -> None:
     """The run and its Installation quote what the kubelet says; another run starts once that is mended."""
