@@ -1,8 +1,10 @@
 """Has a run's archive fetched by a program of its own (`fetch`), in bounded time. `runs` calls it before all else."""
 
+import asyncio
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 from outhaul_agent.commands import Surroundings
@@ -16,17 +18,29 @@ _MAX_WORDS = 64 * 1024
 _PROGRAM = [sys.executable, "-P", "-m", "outhaul_agent.fetch"]
 
 
-async def fetch(around: Surroundings) -> None:
+async def fetch(around: Surroundings) -> bytes:
     """Gets the run's archive into the working directory.
+
+    Returns:
+        The archive as it came, where it is to be kept and is no larger than what can be kept; else nothing.
 
     Raises:
         RunError: it cannot be had, it is not the one that was meant, it cannot be unpacked, or the run is cancelled.
     """
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "archive")
+        await _fetch(around, copy)
+        return await asyncio.to_thread(lambda: copy.read_bytes() if copy.exists() else b"")
+
+
+async def _fetch(around: Surroundings, copy: Path) -> None:
     reading, writing = os.pipe()
     try:
         try:
             # The agent's own environment: it says where the run's instructions are.
-            process = around.processes.start(_PROGRAM, cwd=Path("/"), environment=os.environ, stdout=writing)
+            process = around.processes.start(
+                [*_PROGRAM, str(copy)], cwd=Path("/"), environment=os.environ, stdout=writing
+            )
         finally:
             os.close(writing)
         ending = await around.finish(process, TIMEOUT)

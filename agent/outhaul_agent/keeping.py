@@ -1,10 +1,12 @@
 """The copy of what a run is made from: packed before its first command, unpacked by the uninstall that finds it gone.
 
-`runs` calls it. What is packed came from outside of the run's own spec: the files of its directories, and variables.
+`runs` calls it. What is packed came from outside of the run's own spec: its archive as it came, the files of its
+directories, and variables.
 It is a gzipped tar, so that a person can read it as well; see SourceInfo in the proto.
 """
 
 import gzip
+import hashlib
 import io
 import os
 import stat
@@ -20,7 +22,7 @@ from outhaul_grpc.protocol import MAX_SOURCE_UNPACKED_BYTES
 
 from outhaul_agent.reasons import Reason, RunError
 
-_FILES, _VARIABLES = "files", "variables"
+_ARCHIVE, _FILES, _VARIABLES = "archive", "files", "variables"
 _MAX_MEMBERS = 100_000
 
 
@@ -39,36 +41,41 @@ class Source:
     directories: Mapping[str, Mapping[str, File]] = field(default_factory=dict)
     """By directory of `copy_from`: relative path to file."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    archives: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """By SHA-256, which is that of the content."""
 
 
 class TooLarge(Exception):  # noqa: N818 - the copy is
     """The copy would have more bytes than it may have."""
 
 
-def pack(work_dir: Path, origins: Mapping[str, list[str]], variables: Mapping[str, str], limit: int) -> bytes:
+def pack(
+    work_dir: Path, origins: Mapping[str, list[str]], variables: Mapping[str, str], archive: bytes, limit: int
+) -> bytes:
     """Returns the copy: equal bytes for equal content. Empty where there is nothing to keep.
 
     Args:
         work_dir: the working directory, before the first command.
         origins: which of its files came from which directory: see `workspace.prepare`.
         variables: the variables to keep.
+        archive: the archive as it came; empty where there was none.
         limit: the most bytes that the copy may have.
 
     Raises:
         TooLarge: it would have more, or what it is made of is too large.
     """
-    if not origins and not variables:
+    if not (origins or variables or archive):
         return b""
     packed = _Bounded(limit)
     left = MAX_SOURCE_UNPACKED_BYTES
     with (
         gzip.GzipFile(filename="", fileobj=packed, mode="wb", mtime=0) as zipped,
-        tarfile.open(fileobj=zipped, mode="w|") as archive,
+        tarfile.open(fileobj=zipped, mode="w|") as packing,
     ):
         for directory, paths in sorted(origins.items()):
             root = f"{_FILES}/{quote(directory, safe='')}"
             # So that a directory without files is told from one that nobody has seen.
-            archive.addfile(_member(root, type_=tarfile.DIRTYPE))
+            packing.addfile(_member(root, type_=tarfile.DIRTYPE))
             for path in sorted(paths):
                 with (work_dir / path).open("rb") as file:
                     status = os.fstat(file.fileno())
@@ -76,11 +83,16 @@ def pack(work_dir: Path, origins: Mapping[str, list[str]], variables: Mapping[st
                     if left < 0:
                         raise TooLarge
                     runs = bool(status.st_mode & stat.S_IXUSR)
-                    archive.addfile(_member(f"{root}/{path}", size=status.st_size, runs=runs), file)
+                    packing.addfile(_member(f"{root}/{path}", size=status.st_size, runs=runs), file)
         for name, value in sorted(variables.items()):
-            content = os.fsencode(value)
-            archive.addfile(_member(f"{_VARIABLES}/{name}", size=len(content)), io.BytesIO(content))
+            _add(packing, f"{_VARIABLES}/{name}", os.fsencode(value))
+        if archive:
+            _add(packing, f"{_ARCHIVE}/{hashlib.sha256(archive).hexdigest()}", archive)
     return packed.getvalue()
+
+
+def _add(packing: tarfile.TarFile, name: str, content: bytes) -> None:
+    packing.addfile(_member(name, size=len(content)), io.BytesIO(content))
 
 
 def _member(name: str, *, size: int = 0, runs: bool = False, type_: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
@@ -124,39 +136,45 @@ def unpack(file: Path) -> Source | None:
 
 
 def _read(zipped: gzip.GzipFile) -> Source:
-    directories: dict[str, dict[str, File]] = {}
-    variables: dict[str, str] = {}
+    found = _Found()
     # With the room that the members' headers need.
     limited = _Limited(zipped, MAX_SOURCE_UNPACKED_BYTES + 1024 * _MAX_MEMBERS)
     with tarfile.open(fileobj=limited, mode="r|") as archive:
         for count, member in enumerate(archive):
             if count == _MAX_MEMBERS:
                 raise ValueError("it has too many members")
-            _take(archive, member, directories, variables)
-    return Source(directories, variables)
+            found.take(archive, member)
+    return Source(found.directories, found.variables, found.archives)
 
 
-def _take(
-    archive: tarfile.TarFile,
-    member: tarfile.TarInfo,
-    directories: dict[str, dict[str, File]],
-    variables: dict[str, str],
-) -> None:
-    parts = PurePosixPath(member.name).parts
-    if member.isdir() and len(parts) == 2 and parts[0] == _FILES:  # noqa: PLR2004
-        directories[unquote(parts[1])] = {}
-        return
-    content = archive.extractfile(member) if member.isreg() else None
-    if content is None or ".." in parts:
-        raise ValueError("it has something that an agent does not pack")
-    match parts:
-        case (str(kind), str(name)) if kind == _VARIABLES:
-            variables[name] = os.fsdecode(content.read())
-        case (str(kind), str(directory), *path) if kind == _FILES and path:
-            found = directories.setdefault(unquote(directory), {})
-            found["/".join(path)] = File(content.read(), runs=bool(member.mode & stat.S_IXUSR))
-        case _:
+class _Found:
+    """What was read of a copy so far."""
+
+    def __init__(self) -> None:
+        self.directories: dict[str, dict[str, File]] = {}
+        self.variables: dict[str, str] = {}
+        self.archives: dict[str, bytes] = {}
+
+    def take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        """Takes a member in."""
+        parts = PurePosixPath(member.name).parts
+        if member.isdir() and len(parts) == 2 and parts[0] == _FILES:  # noqa: PLR2004
+            self.directories[unquote(parts[1])] = {}
+            return
+        file = archive.extractfile(member) if member.isreg() else None
+        if file is None or ".." in parts:
             raise ValueError("it has something that an agent does not pack")
+        content = file.read()
+        match parts:
+            case (str(kind), str(name)) if kind == _VARIABLES:
+                self.variables[name] = os.fsdecode(content)
+            case (str(kind), str(digest)) if kind == _ARCHIVE and digest == hashlib.sha256(content).hexdigest():
+                self.archives[digest] = content
+            case (str(kind), str(directory), *path) if kind == _FILES and path:
+                found = self.directories.setdefault(unquote(directory), {})
+                found["/".join(path)] = File(content, runs=bool(member.mode & stat.S_IXUSR))
+            case _:
+                raise ValueError("it has something that an agent does not pack")
 
 
 class _Limited(io.RawIOBase):

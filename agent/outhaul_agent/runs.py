@@ -71,9 +71,8 @@ async def _work(
     )
     found = Collection()
     try:
-        if spec.HasField("archive"):
-            await archives.fetch(around)
-        service.hold_source(await asyncio.to_thread(_prepare, spec, settings, around.environment))
+        archive = await archives.fetch(around) if spec.HasField("archive") else b""
+        service.hold_source(await asyncio.to_thread(_prepare, spec, settings, around.environment, archive))
         progress.enter(pb.PHASE_RUNNING)
         problem = await run_commands(spec, progress, around)
         if not stop.is_set():
@@ -100,7 +99,7 @@ async def _work(
         _log.error("%s: %s", problem.reason, problem.message)
 
 
-def _prepare(spec: pb.RunSpec, settings: Settings, environment: dict[str, str]) -> bytes | None:
+def _prepare(spec: pb.RunSpec, settings: Settings, environment: dict[str, str], archive: bytes) -> bytes | None:
     """Makes everything ready for the first command, the environment too.
 
     Returns:
@@ -121,10 +120,12 @@ def _prepare(spec: pb.RunSpec, settings: Settings, environment: dict[str, str]) 
         environment[name] = kept.variables[name]
     if not spec.HasField("keep"):
         return b""
+    if spec.HasField("archive") and not archive:
+        return None
     variables = {name: environment[name] for name in spec.keep.variables if name in environment}
     try:
         work_dir = settings.work_dir / spec.archive.path
-        return keeping.pack(work_dir, origins, variables, min(spec.keep.max_bytes, MAX_SOURCE_BYTES))
+        return keeping.pack(work_dir, origins, variables, archive, min(spec.keep.max_bytes, MAX_SOURCE_BYTES))
     except keeping.TooLarge:
         return None
 

@@ -214,11 +214,11 @@ class AgentActionSpec(Model):
     """Directories, usually mounted volumes, whose files are copied to the working directory before the first
     command."""
     keep_source: bool = False
-    """Whether a copy is kept of what the run is made from and does not have in its own spec: the files of `copyFrom`,
-    and variables of `env` that refer to a Secret or a ConfigMap."""
+    """Whether a copy is kept of what the run is made from and does not have in its own spec: `archive`, the files of
+    `copyFrom`, and variables of `env` that refer to a Secret or a ConfigMap."""
     kept_source: KeptSource | None = None
-    """The copy that an earlier run has left: it stands in for directories of `copyFrom` that are empty, and for
-    variables whose Secret or ConfigMap is gone."""
+    """The copy that an earlier run has left: it stands in for `archive`, if it has the same, for directories of
+    `copyFrom` that are empty, and for variables whose Secret or ConfigMap is gone."""
     env: list[PodEnvVar] = Field(default=[], max_length=256, json_schema_extra=_MAP_BY_NAME)
     """Variables that every command sees."""
     env_from: list[PreservedObject] = Field(default=[], max_length=64)
@@ -256,7 +256,7 @@ class AgentActionStatus(Model):
     pod: str | None = None
     """The name of the run's pod, once it was created. A run never has a second one."""
     started: bool | None = None
-    """False where the run has ended and its pod has never started anything."""
+    """False where the run has ended before any of its commands had started."""
     steps: list[StepStatus] = Field(default=[], max_length=64)
     """How each command went."""
     output: str | None = None

@@ -230,7 +230,7 @@ class RunReference(Model):
     first: bool | None = None
     """True where nothing was installed when it was created."""
     started: bool | None = None
-    """False where the run has ended before its pod had started anything."""
+    """False where the run has ended before any of its commands had started."""
     cancel: str | None = None
     """The value of the cancel annotation when it was created; another one tells it to stop."""
     finished_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})

@@ -72,7 +72,8 @@ def agent_action(installation: Installation, run: RunReference, plan: Plan) -> O
 
 
 def _is_made_from_references(plan: Plan) -> bool:
-    return bool(plan.copy_from) or any(variable.value_from is not None for variable in plan.env)
+    is_given_values = any(variable.value_from is not None for variable in plan.env)
+    return bool(plan.copy_from) or plan.archive is not None or is_given_values
 
 
 def parse_actions(objects: Iterable[Object]) -> list[AgentAction]:

@@ -134,6 +134,9 @@ def ended(
     """The run has ended as its agent says."""
     if state.phase is ActionPhase.SUCCEEDED:
         return succeeded(status, output, shown)
+    # A last word may leave out steps, but none that has failed, and never all of them but those that never started.
+    if state.steps and all(one.phase in {StepPhase.PENDING, StepPhase.SKIPPED} for one in state.steps):
+        status = status.model_copy(update={"started": False})
     reason = state.reason or Reason.RUN_FAILED
     if state.phase is ActionPhase.CANCELLED:
         return cancelled(status, reason, state.message)

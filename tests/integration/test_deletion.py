@@ -92,6 +92,16 @@ def test_while_it_waits_for_others(objects: Objects) -> None:
     assert objects.all("AgentAction") == []
 
 
+def test_after_an_install_that_had_nothing_to_run(objects: Objects, stack: Stack) -> None:
+    """Where no command has started, since the source is nowhere, there is nothing to uninstall or to wait for."""
+    archive = {"url": "http://127.0.0.1:1/code.tar.gz", "sha256": "0" * 64}
+    objects.install("service", **service(source={"archive": archive}))
+    objects.condition("Installation", "service", "Stalled", "True", "RunFailed")
+    objects.delete("Installation", "service")
+    objects.gone("Installation", "service")
+    assert (said(stack, objects, "it installs"), said(stack, objects, "it uninstalls")) == (0, 0)
+
+
 def test_between_two_tries(objects: Objects, stack: Stack) -> None:
     """A failed install that would be tried again later is uninstalled now instead."""
     objects.install("service", **service("exit 3", retry={"limit": 3, "backoff": "1h"}))

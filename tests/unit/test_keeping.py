@@ -1,6 +1,7 @@
 """The copy of what a run is made from: what is packed, and what an agent takes back."""
 
 import gzip
+import hashlib
 import io
 import os
 import subprocess
@@ -40,7 +41,7 @@ def unpacked(tmp_path: Path, data: bytes) -> Source | None:
 def test_what_was_packed_comes_back(work: Path, tmp_path: Path) -> None:
     """Files with their directory, content and whether they are programs; variables to the byte; nothing else."""
     variables = {"TF_VAR_password": "a\n=ü " + os.fsdecode(b"\xff"), "EMPTY": ""}
-    assert unpacked(tmp_path, keeping.pack(work, ORIGINS, variables, LIMIT)) == Source(
+    assert unpacked(tmp_path, keeping.pack(work, ORIGINS, variables, b"", LIMIT)) == Source(
         {
             "/outhaul/source": {"main.tf": File(b"x", runs=False), "modules/a b/ü.tf": File(b"\0\xff", runs=False)},
             "/outhaul/inputs/0": {"run": File(b"#!/bin/sh\n", runs=True)},
@@ -52,35 +53,41 @@ def test_what_was_packed_comes_back(work: Path, tmp_path: Path) -> None:
 
 def test_equal_content_gives_equal_bytes(work: Path) -> None:
     """Whenever and in whatever order it is packed, so that it can be compared."""
-    one = keeping.pack(work, ORIGINS, {"a": "1", "b": "2"}, LIMIT)
+    one = keeping.pack(work, ORIGINS, {"a": "1", "b": "2"}, b"", LIMIT)
     os.utime(work / "main.tf", (0, 0))
-    two = keeping.pack(work, dict(reversed(ORIGINS.items())), {"b": "2", "a": "1"}, LIMIT)
+    two = keeping.pack(work, dict(reversed(ORIGINS.items())), {"b": "2", "a": "1"}, b"", LIMIT)
     assert one == two
 
 
 def test_a_person_can_read_it(work: Path, tmp_path: Path) -> None:
     """Any tar lists and unpacks it."""
-    (tmp_path / "copy").write_bytes(keeping.pack(work, ORIGINS, {"TF_VAR_x": "1"}, LIMIT))
+    (tmp_path / "copy").write_bytes(keeping.pack(work, ORIGINS, {"TF_VAR_x": "1"}, b"", LIMIT))
     listed = subprocess.run(["tar", "tzf", tmp_path / "copy"], check=True, capture_output=True, text=True)
     assert "files/%2Fouthaul%2Fsource/main.tf" in listed.stdout.splitlines()
     assert "variables/TF_VAR_x" in listed.stdout.splitlines()
 
 
+def test_an_archive_comes_back_under_its_digest(work: Path, tmp_path: Path) -> None:
+    """An archive is kept as it came, so that the digest that a spec gives is its own."""
+    copy = unpacked(tmp_path, keeping.pack(work, {}, {}, b"archive", LIMIT))
+    assert copy == Source(archives={hashlib.sha256(b"archive").hexdigest(): b"archive"})
+
+
 def test_nothing_gives_no_copy(work: Path) -> None:
     """Where nothing came from outside there is nothing to keep."""
-    assert keeping.pack(work, {}, {}, LIMIT) == b""
+    assert keeping.pack(work, {}, {}, b"", LIMIT) == b""
 
 
 def test_too_much_is_not_kept(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither more than the copy may have, nor more than may be unpacked, however well it packs."""
     (work / "main.tf").write_bytes(os.urandom(LIMIT))
     with pytest.raises(TooLarge):
-        keeping.pack(work, ORIGINS, {}, LIMIT)
+        keeping.pack(work, ORIGINS, {}, b"", LIMIT)
     (work / "main.tf").write_bytes(bytes(LIMIT))
-    keeping.pack(work, ORIGINS, {}, LIMIT)
+    keeping.pack(work, ORIGINS, {}, b"", LIMIT)
     monkeypatch.setattr(keeping, "MAX_SOURCE_UNPACKED_BYTES", LIMIT - 1)
     with pytest.raises(TooLarge):
-        keeping.pack(work, ORIGINS, {}, LIMIT)
+        keeping.pack(work, ORIGINS, {}, b"", LIMIT)
 
 
 def test_no_copy_is_none(tmp_path: Path) -> None:
@@ -119,6 +126,7 @@ def member(name: str, type_: bytes = tarfile.REGTYPE, link: str = "") -> tarfile
         pytest.param(archive((member("files/x/a", tarfile.CHRTYPE), b"")), id="device"),
         pytest.param(archive((member("other/a"), b"")), id="something else"),
         pytest.param(archive((member("variables/a/b"), b"")), id="a variable in a directory"),
+        pytest.param(archive((member(f"archive/{'0' * 64}"), b"x")), id="an archive with another digest"),
         pytest.param(archive((member("files/x"), b"")), id="a file in place of a directory"),
     ],
 )

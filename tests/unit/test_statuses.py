@@ -272,3 +272,20 @@ def test_a_start_that_cannot_be_read(text: str) -> None:
     """A time that somebody else has written is no reason to fail."""
     status = AgentActionStatus(started_at=text)
     assert statuses.seconds_left(builders.action(), status) > statuses.OVERTIME_S
+
+
+@pytest.mark.parametrize(
+    ("steps", "started"),
+    [
+        ({"init": StepPhase.SKIPPED, "apply": StepPhase.SKIPPED}, False),
+        ({"init": StepPhase.PENDING}, False),
+        ({"init": StepPhase.SUCCEEDED, "apply": StepPhase.SKIPPED}, None),
+        ({"apply": StepPhase.FAILED}, None),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("phase", [ActionPhase.FAILED, ActionPhase.CANCELLED])
+def test_a_run_that_has_started_nothing(phase: ActionPhase, steps: dict[str, StepPhase], started: Any) -> None:
+    """A run whose agent says that no command has started has left nothing behind; silence says nothing."""
+    ended = statuses.ended(AgentActionStatus(), state(phase, Reason.SOURCE_UNAVAILABLE, "x", **steps), output=None)
+    assert ended.started is started

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from archives import member, packed, serving, sha256, tar, tar_gz
 from outhaul_api.vocabulary import ActionPhase, Reason
 from outhaul_grpc import layout, protocol
 from outhaul_grpc.v1 import agent_pb2 as pb
@@ -143,3 +144,41 @@ async def test_it_is_not_there_while_the_run_is_prepared(start_agent: StartAgent
         await running.up(agent)
         with pytest.raises(agents.AgentMisbehaved, match=grpc.StatusCode.FAILED_PRECONDITION.name):
             await agent.source()
+
+
+async def test_an_archive_outlives_its_server(start_agent: StartAgent, tmp_path: Path) -> None:
+    """The archive is kept as it came; an uninstall by the same digest asks no server for it."""
+    data = tar_gz({"code/bye": "echo bye > out"})
+    with serving() as server:
+        server.at["/code.tar.gz"] = data
+        archive = pb.Archive(url=f"{server.url}/code.tar.gz", sha256=sha256(data), path="code")
+        source = await handed_back(start_agent, run_spec(shell("rm bye"), archive=archive, keep=KEEP))
+    spec = run_spec(shell("sh bye"), archive=archive)
+    state, _, running = await uninstall(start_agent, spec, source.data, tmp_path)
+    assert state.phase is ActionPhase.SUCCEEDED, running.log
+    assert (running.work_dir / "code" / "out").read_text() == "bye\n"
+
+
+async def test_another_archive_is_asked_for(start_agent: StartAgent, tmp_path: Path) -> None:
+    """A copy stands in for no archive of another digest."""
+    data, other = tar_gz({"main.tf": "1"}), tar_gz({"main.tf": "2"})
+    with serving() as server:
+        server.at["/one.tar.gz"] = data
+        archive = pb.Archive(url=f"{server.url}/one.tar.gz", sha256=sha256(data))
+        source = await handed_back(start_agent, run_spec(shell("true"), archive=archive, keep=KEEP))
+        archive = pb.Archive(url=f"{server.url}/two.tar.gz", sha256=sha256(other))
+        state, out, _ = await uninstall(
+            start_agent, run_spec(shell("touch out"), archive=archive), source.data, tmp_path
+        )
+    assert (state.phase, state.reason) == (ActionPhase.FAILED, Reason.SOURCE_UNAVAILABLE)
+    assert out is None
+
+
+async def test_a_large_archive_is_told(start_agent: StartAgent) -> None:
+    """An archive beyond the limit is used, and not handed back."""
+    data = packed(tar((member("provider"), os.urandom(protocol.MAX_SOURCE_BYTES))))
+    with serving() as server:
+        server.at["/code.tar.gz"] = data
+        archive = pb.Archive(url=f"{server.url}/code.tar.gz", sha256=sha256(data))
+        spec = run_spec(shell("test -e provider"), archive=archive, keep=KEEP)
+        assert await handed_back(start_agent, spec) == Source(b"", too_large=True)

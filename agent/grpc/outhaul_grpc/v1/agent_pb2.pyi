@@ -329,7 +329,9 @@ Global___ReadSourceResponse: _TypeAlias = ReadSourceResponse  # noqa: Y015
 
 @_typing.final
 class SourceInfo(_message.Message):
-    """The copy of what a run was made from: a gzipped tar of `files/<directory, %-quoted>/<path>` and `variables/<name>`."""
+    """The copy of what a run was made from: a gzipped tar of `files/<directory, %-quoted>/<path>`, `variables/<name>`, and
+    `archive/<SHA-256>`, the archive as it came.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -643,7 +645,9 @@ Global___RunSpec: _TypeAlias = RunSpec  # noqa: Y015
 
 @_typing.final
 class Keep(_message.Message):
-    """What a copy is to have: the files of every directory of `copy_from`, and variables of the agent's environment."""
+    """What a copy is to have: the archive, the files of every directory of `copy_from`, and variables of the agent's
+    environment.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -669,8 +673,8 @@ Global___Keep: _TypeAlias = Keep  # noqa: Y015
 
 @_typing.final
 class Kept(_message.Message):
-    """What the copy that is mounted may stand in for: each directory of `copy_from` that is empty, and these variables, where
-    the agent's environment lacks them.
+    """What the copy that is mounted may stand in for: the archive, where it has one of its digest; each directory of
+    `copy_from` that is empty; and these variables, where the agent's environment lacks them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
