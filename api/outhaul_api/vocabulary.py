@@ -64,6 +64,9 @@ AUTHORITY_LABEL = f"{GROUP}/authority"
 INSTALLATION_LABEL = f"{GROUP}/installation"
 """On what belongs to an Installation: its name, or the name's hash where it is too long for a label."""
 
+ENGINE_LABEL = f"{GROUP}/engine"
+"""On an AgentAction of an Installation: the engine that it was made by."""
+
 ACTION_LABEL = f"{GROUP}/action"
 """On what belongs to a run: the AgentAction's uid."""
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Coroutine
 from typing import NoReturn
 
-from outhaul_operator import endpoints, metrics
+from outhaul_operator import endpoints, logs, metrics
 from outhaul_operator import settings as settings_module
 from outhaul_operator.cluster import ApiError, Cluster
 from outhaul_operator.controller import MissingKindsError, Operator
@@ -27,13 +27,7 @@ def main() -> None:
     """Runs the operator; the exit code is 0 only where it was told to stop."""
     settings = settings_module.parse()
     sys.setrecursionlimit(_DEEPEST)
-    logging.basicConfig(
-        level=logging.DEBUG if settings.debug else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stdout,
-    )
-    # kopf tells of every event at INFO, and of objects in full at DEBUG.
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    logs.set_up(settings.log_format, debug=settings.debug)
     sys.exit(asyncio.run(_run(settings)))
 
 

@@ -1,16 +1,12 @@
 """What is said of a run that has not ended: the status of its AgentAction, and events. `statuses` has the words."""
 
-import logging
-
 from outhaul_api.agentaction import AgentActionStatus
 from outhaul_api.vocabulary import ActionPhase, Reason
 
 from outhaul_operator import events, statuses
-from outhaul_operator.cluster import ApiError, Kind, Object
+from outhaul_operator.cluster import Kind, Object
 from outhaul_operator.context import Context
 from outhaul_operator.verdicts import now
-
-_logger = logging.getLogger(__name__)
 
 
 class Account:
@@ -28,29 +24,25 @@ class Account:
         """How the run stands; what was not noted is written with the next note."""
 
     async def note(self, status: AgentActionStatus, *, quiet: bool = False) -> None:
-        """Writes the status where it says anything new, and an event of what is wrong unless it is to be quiet."""
+        """Writes the status where it says anything new; before, an event of what is wrong, unless it is to be quiet."""
         self.status = status
         wanted = status.to_json()
         if wanted == self.obj.get("status"):
             return
-        self.obj = await self._context.cluster.apply_status(Kind.AGENT_ACTION, self.obj, wanted)
-        self._context.view.put(Kind.AGENT_ACTION, self.obj)
         is_in_trouble = status.phase is ActionPhase.PENDING or status.reason == Reason.OUTPUTS_REFUSED
         if is_in_trouble and status.reason is not None and not quiet:
             await self._say("Warning", Reason(status.reason), status.message or "")
+        self.obj = await self._context.cluster.apply_status(Kind.AGENT_ACTION, self.obj, wanted)
+        self._context.view.put(Kind.AGENT_ACTION, self.obj)
 
     async def end(self, status: AgentActionStatus) -> None:
-        """Writes the status that the run has ended with, and an event."""
-        await self.note(status.model_copy(update={"finished_at": status.finished_at or now()}))
+        """Says how the run has ended, as an event, and writes the status."""
         if status.phase is not ActionPhase.SUCCEEDED:
             await self._say("Warning", Reason(status.reason or Reason.RUN_FAILED), status.message or "")
         elif not self.obj["metadata"].get("ownerReferences"):
             # A run of an Installation is spoken of there.
             await self._say("Normal", Reason.SUCCEEDED, "the run succeeded")
+        await self.note(status.model_copy(update={"finished_at": status.finished_at or now()}), quiet=True)
 
     async def _say(self, type_: events.EventType, reason: Reason, message: str) -> None:
-        try:
-            await events.emit(self._context.cluster, self.obj, type_, reason, message)
-        except ApiError as error:
-            # The same stands in the status.
-            _logger.warning("an event could not be written: %s", error)
+        await events.emit(self._context.cluster, self.obj, type_, reason, message)

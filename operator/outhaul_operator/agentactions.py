@@ -7,6 +7,7 @@ from outhaul_api.installation import Installation, RunReference
 from outhaul_api.vocabulary import (
     API_VERSION,
     DIGEST_ANNOTATION,
+    ENGINE_LABEL,
     FIRST_ANNOTATION,
     FORMER_CANCEL_ANNOTATION,
     INPUTS_ANNOTATION,
@@ -59,13 +60,12 @@ def agent_action(installation: Installation, run: RunReference, plan: Plan) -> O
         RETRY_LIMIT_ANNOTATION: str(run.retry_limit) if run.retry_limit is not None else None,
     }
     annotations |= {key: value for key, value in given.items() if value is not None}
+    ours = ownership.of_installation(metadata.namespace, metadata.name, metadata.uid, run.name)
+    ours["labels"][ENGINE_LABEL] = plan.engine
     return {
         "apiVersion": API_VERSION,
         "kind": "AgentAction",
-        "metadata": {
-            **ownership.of_installation(metadata.namespace, metadata.name, metadata.uid, run.name),
-            "annotations": annotations,
-        },
+        "metadata": {**ours, "annotations": annotations},
         "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
         | {"action": run.action},
     }

@@ -315,11 +315,7 @@ class Authorities:
         if fact in self._said:
             return
         self._said = {one for one in self._said if one.startswith(today)} | {fact}
-        _logger.log(logging.WARNING if type_ == "Warning" else logging.INFO, "%s", message)
-        try:
-            await events.emit(self._cluster, about, type_, reason, message, fact=today)
-        except ApiError as error:
-            _logger.warning("an event could not be written: %s", error)
+        await events.emit(self._cluster, about, type_, reason, message, fact=today)
 
 
 def _files(secret: Object) -> dict[str, bytes]:

@@ -62,12 +62,14 @@ class ApiError(Exception):
     Attributes:
         status: The HTTP status; 0 where there was no answer.
         message: The server's own words, at most 1,000 characters.
+        retry_after_s: How long the server asks to be left alone.
     """
 
-    def __init__(self, what: str, status: int, message: str) -> None:
+    def __init__(self, what: str, status: int, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{what}: {message}")
         self.status = status
         self.message = message
+        self.retry_after_s = retry_after_s
 
 
 class NotFoundError(ApiError):
@@ -100,7 +102,7 @@ class Cluster:
         self._api = api
         self.may_write: Callable[[], bool] = lambda: True
         """Asked before each change of anything but a Lease: who has lost leadership changes nothing more."""
-        self._turns = Turns(_MOST_REQUESTS)
+        self._turns = Turns(_MOST_REQUESTS, share=_MOST_REQUESTS // 4)
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None) -> Self:
@@ -327,7 +329,7 @@ class Cluster:
         async with response:
             try:
                 if response.status != 200:  # noqa: PLR2004
-                    raise _error(what, response.status, await response.read())
+                    raise _error(what, response, await response.read())
                 async for line in response.content:
                     event = _parsed(line)
                     if event is None or not {"type", "object"} <= event.keys():
@@ -365,7 +367,7 @@ class Cluster:
                 except (aiohttp.ClientError, TimeoutError) as error:
                     raise UnavailableError(what, 0, type(error).__name__) from error
         if not 200 <= response.status < 300:  # noqa: PLR2004
-            raise _error(what, response.status, data)
+            raise _error(what, response, data)
         answer = _parsed(data)
         if answer is None:
             raise UnavailableError(what, response.status, "the answer is no JSON object")
@@ -423,8 +425,10 @@ def _parsed(data: bytes) -> Object | None:
     return answer if isinstance(answer, dict) else None
 
 
-def _error(what: str, status: int, data: bytes) -> ApiError:
-    answer = _parsed(data) or {}
+def _error(what: str, response: aiohttp.ClientResponse, data: bytes) -> ApiError:
+    status, answer = response.status, _parsed(data) or {}
+    retry_after = response.headers.get("Retry-After", "")
+    retry_after_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0
     message = str(answer.get("message") or f"HTTP {status}")[:_MAX_MESSAGE]
     match status, answer.get("reason"):
         case 404, _:
@@ -434,9 +438,9 @@ def _error(what: str, status: int, data: bytes) -> ApiError:
         case 409, _:
             return ConflictError(what, status, message)
         case ((401 | 408 | 429), _):
-            return UnavailableError(what, status, message)
+            return UnavailableError(what, status, message, retry_after_s)
         # Beyond etcd's limit the same request never succeeds.
         case _ if status >= 500 and _TOO_LARGE not in message:  # noqa: PLR2004
-            return UnavailableError(what, status, message)
+            return UnavailableError(what, status, message, retry_after_s)
         case _:
             return RefusedError(what, status, message)

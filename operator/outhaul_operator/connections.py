@@ -55,5 +55,5 @@ def session(api: client.ApiClient, middleware: ClientMiddlewareType) -> aiohttp.
         connector=aiohttp.TCPConnector(limit=0, ssl=api.rest_client.ssl_context),
         headers={"User-Agent": MANAGER},
         middlewares=[middleware, traffic.counted, authorized],
-        trust_env=True,
+        proxy=api.rest_client.proxy,
     )

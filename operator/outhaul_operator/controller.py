@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import math
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import kopf
 from outhaul_api.installation import Installation
 from pydantic import ValidationError
 
-from outhaul_operator import handlers, ownership
+from outhaul_operator import handlers, logs, metrics, observations, ownership
 from outhaul_operator.authorities import Authorities
 from outhaul_operator.cluster import ApiError, Cluster, Kind, Object
 from outhaul_operator.context import Context
@@ -27,6 +28,9 @@ from outhaul_operator.watches import Watches
 
 _MOST_RUNS = 100_000
 """A run waits most of its time; what limits their number is the cluster."""
+_MOST_PASSES = 64
+_LONGEST_PASS_S = 300.0
+"""A look at an Installation is some requests, none of which takes longer than half a minute."""
 _IDENTITY: Any = "outhaul-operator"
 """For kopf's peers, of which there are none: kopf would else ask for the user's name, which an image need not have,
 and the network for the host's."""
@@ -53,7 +57,7 @@ class Operator:
         self._health = health
         self._is_prepared = False
         health.require_for_readiness(lambda: None if self._is_prepared else "still starting")
-        self._view = View(_owner)
+        self._view = View(_owner, observations.count_end)
         self._graph = Graph()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -72,9 +76,20 @@ class Operator:
         references = References(self._cluster, self._wake_namespace, self._settings.resync_seconds)
         installations = Installations(context, self._graph, references)
         runs = Runs(context)
-        self._installations: Queue[Key] = Queue(installations.reconcile, _report, group=_namespace)
+        self._installations: Queue[Key] = Queue(
+            _noted("Installation", installations.reconcile),
+            _reporter("installations"),
+            concurrency=_MOST_PASSES,
+            group=_namespace,
+            share=_MOST_PASSES // 4,
+            longest_s=_LONGEST_PASS_S,
+        )
         self._runs: Queue[Key] = Queue(
-            runs.carry_out, _report, concurrency=_MOST_RUNS, group=_namespace, patience=_patience
+            _noted("AgentAction", runs.carry_out),
+            _reporter("runs"),
+            concurrency=_MOST_RUNS,
+            group=_namespace,
+            patience=_patience,
         )
         namespaces, patience_s = self._settings.watch_namespaces, self._settings.watch_timeout_seconds
         resync = Resync(self._cluster, self._view, self._changed, namespaces, self._settings.resync_seconds)
@@ -86,6 +101,8 @@ class Operator:
         ]
         self._health.require_for_readiness(watches.unlisted)
         self._health.require_for_life(watches.wedged)
+        self._health.require_for_life(self._installations.stuck)
+        queues = {"installations": self._installations, "runs": self._runs}
         self._is_prepared = True
 
         async def close(**_: Any) -> None:
@@ -98,14 +115,15 @@ class Operator:
         # kopf gives whatever else runs in the loop five seconds to end by itself, so ours ends when kopf's own does.
         kopf.on.cleanup(registry=registry)(close)
         try:
-            await kopf.operator(
-                registry=registry,
-                identity=_IDENTITY,
-                settings=handlers.kopf_settings(patience_s),
-                clusterwide=not namespaces,
-                namespaces=namespaces,
-                stop_flag=stop,
-            )
+            with observations.exposed(self._view, queues, watches):
+                await kopf.operator(
+                    registry=registry,
+                    identity=_IDENTITY,
+                    settings=handlers.kopf_settings(patience_s),
+                    clusterwide=not namespaces,
+                    namespaces=namespaces,
+                    stop_flag=stop,
+                )
         finally:
             for task in beside:
                 task.cancel()
@@ -181,10 +199,28 @@ def _namespace(key: Key) -> str:
     return key.namespace
 
 
-def _report(key: Key, error: Exception, failures: int) -> None:
-    if isinstance(error, WaitingError):
-        _logger.info("%s waits: %s", key, error)
-    elif isinstance(error, ApiError):
-        _logger.warning("%s: %s (failure %d, will be tried again)", key, error, failures)
-    else:
-        _logger.error("%s: failure %d, will be tried again", key, failures, exc_info=error)
+def _noted(kind: str, work: Callable[[Key], Awaitable[float | None]]) -> Callable[[Key], Awaitable[float | None]]:
+    """Has each line of the log say what the work is on."""
+
+    async def noted(key: Key) -> float | None:
+        logs.about(f"{kind} {key.namespace}/{key.name}")
+        if key.kind is Kind.AGENT_ACTION:
+            logs.during(key.name)
+        return await work(key)
+
+    return noted
+
+
+def _reporter(queue: str) -> Callable[[Key, Exception, int], None]:
+    """Returns what tells of a queue's failures."""
+
+    def report(_: Key, error: Exception, failures: int) -> None:
+        metrics.QUEUE_RETRIES.labels(queue).inc()
+        if isinstance(error, WaitingError):
+            _logger.info("it waits: %s", error)
+        elif isinstance(error, ApiError):
+            _logger.warning("%s (failure %d, will be tried again)", error, failures)
+        else:
+            _logger.error("failure %d, will be tried again", failures, exc_info=error)
+
+    return report

@@ -10,10 +10,10 @@ from outhaul_operator import (
     configs,
     endings,
     engines,
-    events,
     inputs,
     launches,
     lending,
+    logs,
     names,
     namespaces,
     needs,
@@ -67,10 +67,7 @@ async def dispatch(this: Pass, due: Due) -> Outcome | None:
     this.action = await _create(this, agent_action(this.installation, run, plan))
     # Another operator's, perhaps, of what it has seen: then the next pass goes on from there.
     this.run = run = reference_of(this.action)
-    message = f"run {run.name} was created to {run.action} generation {run.generation}"
-    if run.attempt is not None:
-        message += f" (attempt {run.attempt})"
-    await events.emit(this.cluster, this.obj, "Normal", Reason.DISPATCHED, message)
+    logs.during(run.name)
     return outcomes.in_flight(InFlight(run, newer_is_due=False), this.action)
 
 

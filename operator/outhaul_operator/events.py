@@ -1,21 +1,33 @@
 """Kubernetes events, once a fact: the event's name is derived from the fact, so a repeated step says nothing twice."""
 
 import hashlib
+import logging
 from typing import Literal
 
 from outhaul_api.vocabulary import MANAGER, Reason
 
-from outhaul_operator.cluster import AlreadyExistsError, Cluster, Kind, Object, RefusedError
+from outhaul_operator.cluster import AlreadyExistsError, ApiError, Cluster, Kind, Object, RefusedError
 from outhaul_operator.verdicts import now
 
 EventType = Literal["Normal", "Warning"]
 _MAX_MESSAGE = 1024
 
+_logger = logging.getLogger(__name__)
+
 
 async def emit(
-    cluster: Cluster, obj: Object, type_: EventType, reason: Reason, message: str, *, fact: str = ""
+    cluster: Cluster,
+    obj: Object,
+    type_: EventType,
+    reason: Reason,
+    message: str,
+    *,
+    fact: str = "",
+    must: bool = False,
 ) -> None:
     """Says something about an object, unless it was said.
+
+    Called before the status says the same: who is broken off in between says it again, under the same name.
 
     Args:
         cluster: Where to.
@@ -24,6 +36,10 @@ async def emit(
         reason: In one word.
         message: For people; cut at 1,024 characters.
         fact: Tells this fact from others with the same reason and message, as a run's name does.
+        must: Whether it is an error if it cannot be said; else that holds nothing up.
+
+    Raises:
+        ApiError: It must be said, and could not.
     """
     metadata = obj["metadata"]
     about = {
@@ -33,7 +49,12 @@ async def emit(
         "namespace": metadata["namespace"],
         "uid": metadata["uid"],
     }
-    await _post(cluster, _event(metadata["namespace"], about, (type_, reason, message), fact))
+    try:
+        await _post(cluster, _event(metadata["namespace"], about, (type_, reason, message), fact))
+    except ApiError as error:
+        if must:
+            raise
+        _logger.warning("%s: %s (there is no event of it: %s)", reason, message, error)
 
 
 async def emit_of_namespace(cluster: Cluster, namespace: str, reason: Reason, message: str, *, fact: str) -> None:
@@ -67,3 +88,6 @@ async def _post(cluster: Cluster, body: Object) -> None:
     except (AlreadyExistsError, RefusedError):
         # Said before; or the namespace takes nothing new, as one that is being deleted.
         return
+    _logger.log(
+        logging.WARNING if body["type"] == "Warning" else logging.INFO, "%s: %s", body["reason"], body["message"]
+    )

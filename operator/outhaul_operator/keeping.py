@@ -61,7 +61,7 @@ class Keeper:
             return await self.settle(action, status)
         except ApiError as error:
             # Tried again, until the run has ended.
-            _logger.warning("Secret %s/%s: %s", action.metadata.namespace, name, error)
+            _logger.warning("Secret %s: %s", name, error)
             if isinstance(error, RefusedError):
                 self._why_not = f"the API server refuses its Secret: {error.message}"
             return status

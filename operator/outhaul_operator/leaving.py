@@ -54,7 +54,7 @@ async def say(this: Pass, why: str, type_: events.EventType = "Warning") -> None
     """
     message = f"gone without an uninstall ({why}): {await _remains(this)}"
     _logger.warning("%s/%s: %s", this.namespace, this.name, message)
-    await events.emit(this.cluster, this.obj, type_, Reason.LEFT_BEHIND, message)
+    await events.emit(this.cluster, this.obj, type_, Reason.LEFT_BEHIND, message, must=True)
 
 
 async def say_of_namespace(this: Pass) -> None:
@@ -72,7 +72,7 @@ async def say_of_unread(cluster: Cluster, obj: Object) -> None:
     metadata = obj["metadata"]
     message = "gone without an uninstall: it cannot be read; what its runs have installed may still be there"
     _logger.warning("%s/%s: %s", metadata["namespace"], metadata["name"], message)
-    await events.emit(cluster, obj, "Warning", Reason.LEFT_BEHIND, message)
+    await events.emit(cluster, obj, "Warning", Reason.LEFT_BEHIND, message, must=True)
 
 
 async def _remains(this: Pass) -> str:

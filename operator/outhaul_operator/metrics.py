@@ -8,6 +8,7 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
+    Histogram,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
@@ -27,6 +28,50 @@ BUILD_INFO.labels(__version__).set(1)
 
 LEADER = Gauge("outhaul_leader", "1 where this operator leads, 0 where it waits.", registry=REGISTRY)
 
+RUNS = Counter(
+    "outhaul_runs_total",
+    "Runs that have ended, by their final phase. The engine of a run that no Installation has made is `none`.",
+    ["engine", "action", "result"],
+    registry=REGISTRY,
+)
+
+PUBLISH_SECONDS = Histogram(
+    "outhaul_publish_seconds",
+    "From an agent's word that its run has ended to the final status, with every output stored.",
+    buckets=(0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300),
+    registry=REGISTRY,
+)
+
+QUEUE_WAITING = Gauge(
+    "outhaul_queue_waiting", "Objects that wait for their turn to be looked at.", ["queue"], registry=REGISTRY
+)
+QUEUE_LONGEST_WAIT = Gauge(
+    "outhaul_queue_longest_wait_seconds",
+    "How long the object has waited that has waited the longest.",
+    ["queue"],
+    registry=REGISTRY,
+)
+QUEUE_RETRIES = Counter(
+    "outhaul_queue_retries_total",
+    "Looks at an object that failed, or had to wait for something, and are repeated.",
+    ["queue"],
+    registry=REGISTRY,
+)
+
+WATCH_AGE = Gauge(
+    "outhaul_watch_age_seconds",
+    "Since when the API server has said nothing about a kind; it says something at least each minute.",
+    ["resource"],
+    registry=REGISTRY,
+)
+
+API_SECONDS = Histogram(
+    "outhaul_api_request_seconds",
+    "How long the API server took to begin its answer; watches are left out.",
+    ["verb"],
+    buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30),
+    registry=REGISTRY,
+)
 API_REQUESTS = Counter(
     "outhaul_api_requests_total",
     "Requests to the API server that have ended. The code of one without an answer is `none`.",

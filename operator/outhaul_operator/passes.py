@@ -10,7 +10,7 @@ from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation, RunReference
 from outhaul_api.vocabulary import INSTALLATION_LABEL, UNINSTALL_FINALIZER, Action, ActionPhase
 
-from outhaul_operator import names
+from outhaul_operator import logs, names
 from outhaul_operator.agentactions import parse_actions
 from outhaul_operator.cluster import Kind, NotFoundError, Object
 from outhaul_operator.context import Context
@@ -71,6 +71,7 @@ class Pass:
         """Returns what is due, by these runs."""
         self.actions = [one for one in actions if belongs(one, self.installation)]
         self.run, self.action = newest_run(self.installation, self.actions)
+        logs.during(self.run.name if self.run is not None else None)
         return decide(
             self.installation,
             self.run,

@@ -52,7 +52,7 @@ class PodWarnings:
             change.cancel()
             found, _ = await asyncio.gather(warning, change, return_exceptions=True)
         if isinstance(found, ApiError):
-            _logger.warning("the events of pod %s cannot be watched: %s", metadata["name"], found)
+            _logger.warning("the events of the pod cannot be watched: %s", found)
             await is_set(changed, timeout_s)
         if not isinstance(found, dict):
             return None

@@ -8,7 +8,7 @@ take turns. No library on PyPI was found that does this without bringing a broke
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
 from outhaul_operator.turns import Turns
@@ -39,26 +39,37 @@ class Queue(Generic[Key]):
 
     Args:
         work: Reconciles one key. It returns the seconds after which it wants to be called again, or None; an
-            exception is reported and the key tried again with back-off.
+            exception is reported and the key tried again with back-off, and not before the exception's
+            `retry_after_s` where it has one.
         report: Told of each exception, with the key and the number of failures in a row.
         concurrency: How many keys are worked on at a time.
         group: Returns whose key it is: where not all can be worked on at once, the groups take turns.
         patience: Returns how many seconds a key that failed may wait at most.
+        share: How many keys of one group are worked on at a time, so that one whose work hangs does not hold up the
+            others; None: all.
+        longest_s: How long the work on a key may take: it is broken off then, and tried again; None: for ever.
     """
 
     def __init__(
         self,
         work: Callable[[Key], Awaitable[float | None]],
         report: Callable[[Key, Exception, int], None],
+        *,
         concurrency: int = 16,
         group: Callable[[Key], Hashable] = lambda _: None,
         patience: Callable[[Exception], float] = lambda _: math.inf,
+        share: int | None = None,
+        longest_s: float | None = None,
     ) -> None:
         self._work = work
         self._report = report
-        self._turns = Turns(concurrency)
+        self._turns = Turns(concurrency, share)
         self._group = group
         self._patience = patience
+        self._longest_s = longest_s
+        self._waiting: dict[Key, float] = {}
+        self._working: dict[Key, float] = {}
+        """Since when, by the loop's clock."""
         self._dirty: set[Key] = set()
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -68,6 +79,24 @@ class Queue(Generic[Key]):
     def __len__(self) -> int:
         """Counts the keys that are worked on or wait for their turn."""
         return len(self._tasks)
+
+    def waiting(self) -> int:
+        """Counts the keys that wait for their turn."""
+        return len(self._waiting)
+
+    def longest_wait(self) -> float:
+        """Returns how long the key has waited that has waited for its turn the longest; seconds."""
+        return _age(self._waiting)
+
+    def longest_work(self) -> float:
+        """Returns how long the key is worked on that has been worked on the longest; seconds."""
+        return _age(self._working)
+
+    def stuck(self) -> str | None:
+        """Tells whether work goes on although it was broken off for taking too long; a check of liveness."""
+        if self._longest_s is None or self.longest_work() < 2 * self._longest_s:
+            return None
+        return f"something is worked on for {self.longest_work():.0f} s, and does not end"
 
     def add(self, key: Key) -> None:
         """Asks for one more look at the key, soon."""
@@ -110,11 +139,16 @@ class Queue(Generic[Key]):
         try:
             while True:
                 self._dirty.discard(key)
+                self._waiting[key] = asyncio.get_running_loop().time()
                 async with self._turns.place(self._group(key)):
+                    self._working[key] = asyncio.get_running_loop().time()
+                    del self._waiting[key]
                     delay_s = await self._once(key)
                 if key not in self._dirty:
                     break
         finally:
+            self._waiting.pop(key, None)
+            self._working.pop(key, None)
             del self._tasks[key]
             self._dirty.discard(key)
         if delay_s is not None:
@@ -122,7 +156,8 @@ class Queue(Generic[Key]):
 
     async def _once(self, key: Key) -> float | None:
         try:
-            delay_s = await self._work(key)
+            async with asyncio.timeout(self._longest_s):
+                delay_s = await self._work(key)
         except asyncio.CancelledError:
             if self._closed:
                 raise
@@ -137,4 +172,9 @@ class Queue(Generic[Key]):
         failures = self._failures.get(key, 0) + 1
         self._failures[key] = failures
         self._report(key, error, failures)
-        return min(backoff(failures), self._patience(error))
+        pause_s = max(backoff(failures), min(getattr(error, "retry_after_s", 0.0), LONGEST_DELAY_S))
+        return min(pause_s, self._patience(error))
+
+
+def _age(since: Mapping[Key, float]) -> float:
+    return asyncio.get_running_loop().time() - min(since.values()) if since else 0.0

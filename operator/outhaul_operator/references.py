@@ -10,10 +10,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from outhaul_operator import logs
 from outhaul_operator.cluster import ApiError, Cluster, Kind, Object
 
 _KINDS = (Kind.CONFIG_MAP, Kind.SECRET)
 _PAUSE_S = 5.0
+_REOPEN_S = 1.0
 
 _logger = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class References:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, namespace: str) -> None:
+        logs.about(f"Namespace {namespace}")
         while True:
             pause = _PAUSE_S
             try:
@@ -83,7 +86,7 @@ class References:
                         self._changed(namespace)
                     pause = self._interval_s
             except* ApiError as errors:
-                _logger.info("watching what Installations of %s refer to: %s", namespace, errors.exceptions[0])
+                _logger.info("watching what Installations refer to: %s", errors.exceptions[0])
             await asyncio.sleep(pause)
 
     async def _watch(self, namespace: str, kind: Kind, synced: asyncio.Event) -> None:
@@ -105,6 +108,8 @@ class References:
                 else:
                     known.versions[key] = _version(event["object"])
                 self._changed(namespace)
+            # A server that ends it at once is not asked again at once.
+            await asyncio.sleep(_REOPEN_S)
 
 
 def _version(obj: Object) -> str:

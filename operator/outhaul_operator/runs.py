@@ -23,6 +23,7 @@ from outhaul_operator import (
     configs,
     following,
     launches,
+    metrics,
     names,
     pods,
     situations,
@@ -276,36 +277,38 @@ class _Run:
                 if not self._was_cut_short:
                     self._redial_s = _REDIAL_S[0]
                 self._account.status = statuses.running(self._status, situation, names.pod_name(action.metadata.name))
-                final = await self._through_agent(action, agent, provenance)
+                final, told_at = await self._through_agent(action, agent, provenance)
         except (agents.AgentUnreachable, UnknownAuthorityError) as error:
             self._was_cut_short = time.monotonic() - began < _SHORT_S
-            _logger.debug("%s: %s", action.metadata.name, error)
+            _logger.debug("the agent is not reached: %s", error)
             if self._redial_s == self._longest_redial_s and self._status.reason != Reason.AGENT_UNREACHABLE:
                 await self._account.note(statuses.unreachable(self._status, situation, str(error)))
-                _logger.info("%s/%s: %s", action.metadata.namespace, action.metadata.name, self._status.message)
+                _logger.info("%s", self._status.message)
             return False
         except agents.ProtocolMismatch as error:
             raise RunFailedError(Reason.PROTOCOL_MISMATCH, str(error)) from error
         except agents.AgentError as error:
             raise RunFailedError(Reason.AGENT_MISBEHAVED, str(error)) from error
         await self._end(final)
+        metrics.PUBLISH_SECONDS.observe(time.monotonic() - told_at)
         return True
 
     async def _through_agent(
         self, action: AgentAction, agent: agents.Agent, provenance: Provenance
-    ) -> AgentActionStatus:
-        """Follows the run to its end and stores what it brought; returns the status to end with."""
+    ) -> tuple[AgentActionStatus, float]:
+        """Follows the run to its end and stores what it brought; returns the status to end with, and since when."""
         try:
             async with asyncio.timeout(statuses.seconds_left(action, self._status)):
                 state = self._explained(await self._follow(action, agent))
         except TimeoutError:
             raise agents.AgentMisbehaved("the agent goes on although the run's time has long been over") from None
+        told_at = time.monotonic()
         self._account.status = await self._keeper.keep(action, agent, self._status)
         final, digest = await self._results.haul(action, agent, self._status, state, provenance)
         with suppress(agents.AgentUnreachable):
             # Everything is stored: an agent that does not hear of it lingers, no more.
             await agent.acknowledge(digest)
-        return final
+        return final, told_at
 
     def _explained(self, state: RunState) -> RunState:
         """Returns a state that says where to look where a command has failed: what it printed may be secret."""
@@ -335,7 +338,7 @@ class _Run:
             try:
                 await launches.remove(self._context, pod, unstarted=False)
             except ApiError as error:
-                _logger.warning("%s: the run cannot be cancelled yet: %s", self._pod, error)
+                _logger.warning("the run cannot be cancelled yet: %s", error)
                 await asyncio.sleep(backoff(failures))
             else:
                 return

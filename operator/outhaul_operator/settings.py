@@ -11,6 +11,8 @@ from datetime import timedelta
 from outhaul_api.common import Duration, seconds
 from pydantic import TypeAdapter, ValidationError
 
+from outhaul_operator import logs
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -38,6 +40,8 @@ class Settings:
     """Of the roots that the operator makes; each signs for two thirds of it."""
     ca_secret: str | None
     """The Secret, in the operator's namespace, with the authority that an admin brings; None: it makes its own."""
+    log_format: logs.Format
+    """How a line of the log looks."""
     debug: bool
     """Whether to log every step."""
 
@@ -107,6 +111,12 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         default=os.environ.get("OUTHAUL_CA_SECRET") or None,
         help="a Secret in the operator's namespace with an authority of your own (OUTHAUL_CA_SECRET)",
     )
+    parser.add_argument(
+        "--log-format",
+        choices=logs.FORMATS,
+        default=os.environ.get("OUTHAUL_LOG_FORMAT", "text"),
+        help="how a line of the log looks: json or text (OUTHAUL_LOG_FORMAT; default text)",
+    )
     parser.add_argument("--debug", action="store_true", help="log every step")
     given = parser.parse_args(arguments)
     return Settings(
@@ -121,6 +131,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         watch_timeout_seconds=given.watch_timeout_seconds,
         root_lifetime=given.root_lifetime,
         ca_secret=given.ca_secret,
+        log_format=given.log_format,
         debug=given.debug,
     )
 

@@ -33,14 +33,27 @@ async def write(this: Pass, outcome: Outcome) -> None:
     wanted = status.to_json()
     if wanted == this.obj.get("status"):
         return
+    await _tell(this, outcome)
     this.put(await this.cluster.apply_status(Kind.INSTALLATION, this.obj, wanted))
+
+
+async def _tell(this: Pass, outcome: Outcome) -> None:
+    """Says what is new in a status that is about to be written."""
+    old, run = this.installation.status, this.run
+    generation = this.installation.metadata.generation
+    is_known = run is None or (old.action is not None and old.action.name == run.name)
+    if run is not None and this.action is not None and not is_known:
+        message = f"run {run.name} was created to {run.action} generation {run.generation}"
+        if run.attempt is not None:
+            message += f" (attempt {run.attempt})"
+        await events.emit(this.cluster, this.obj, "Normal", Reason.DISPATCHED, message)
     said = outcomes.find(old.conditions, InstallationCondition.READY)
     is_new = said is None or (said.reason, said.message) != (outcome.reason, outcome.message)
     is_held_up = outcome.reason in {Reason.AGENT_CONFIG_NOT_FOUND, Reason.IN_USE, Reason.RETRY_SCHEDULED}
     if is_new and (outcome.stalled or outcome.ready or is_held_up):
         kind: events.EventType = "Normal" if outcome.ready else "Warning"
-        run = this.run.name if this.run is not None else ""
-        await events.emit(this.cluster, this.obj, kind, outcome.reason, outcome.message, fact=f"{generation} {run}")
+        fact = f"{generation} {run.name if run is not None else ''}"
+        await events.emit(this.cluster, this.obj, kind, outcome.reason, outcome.message, fact=fact)
 
 
 async def _remember_success(this: Pass, status: InstallationStatus, outcome: Outcome) -> None:
@@ -75,5 +88,5 @@ async def refuse(cluster: Cluster, obj: Object, why: str) -> None:
     status.conditions = outcomes.conditions(status.conditions, outcome, None, generation)
     if status.to_json() == obj.get("status"):
         return
-    await cluster.apply_status(Kind.INSTALLATION, obj, status.to_json())
     await events.emit(cluster, obj, "Warning", outcome.reason, outcome.message, fact=str(generation))
+    await cluster.apply_status(Kind.INSTALLATION, obj, status.to_json())

@@ -3,6 +3,7 @@
 A middleware of aiohttp, for the sessions that `cluster` makes.
 """
 
+import time
 from typing import NamedTuple
 
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
@@ -53,10 +54,12 @@ def _split(url: URL) -> tuple[str | None, str, str, str]:
 async def counted(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
     """Sends a request and counts it by its answer; a watch once it has begun."""
     verb, resource = asked(request.method, request.url)
-    code = "none"
+    code, begun = "none", time.monotonic()
     try:
         response = await handler(request)
         code = str(response.status)
+        if verb != "watch":
+            metrics.API_SECONDS.labels(verb).observe(time.monotonic() - begun)
     finally:
         metrics.API_REQUESTS.labels(verb, resource, code).inc()
     return response

@@ -14,16 +14,28 @@ class Turns:
 
     Args:
         places: How many there are.
+        share: How many one group may have, so that one that keeps its places does not hold up the others; None: all.
     """
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, share: int | None = None) -> None:
         self._free = places
+        self._share = share
+        self._shares: dict[Hashable, asyncio.Semaphore] = {}
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
         """By group, the one whose turn is next first."""
 
     @asynccontextmanager
     async def place(self, group: Hashable) -> AsyncIterator[None]:
         """Waits for a place, and keeps it to the end of the block."""
+        if self._share is None:
+            async with self._turn(group):
+                yield
+        else:
+            async with self._shares.setdefault(group, asyncio.Semaphore(self._share)), self._turn(group):
+                yield
+
+    @asynccontextmanager
+    async def _turn(self, group: Hashable) -> AsyncIterator[None]:
         if self._free:
             self._free -= 1
         else:

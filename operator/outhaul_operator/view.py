@@ -36,10 +36,16 @@ class View:
 
     Args:
         owner_of: Returns the key that an object is to be found under with `owned`, or None.
+        replaced: Told of an object's state that has taken the place of an older one.
     """
 
-    def __init__(self, owner_of: Callable[[Kind, Object], Key | None]) -> None:
+    def __init__(
+        self,
+        owner_of: Callable[[Kind, Object], Key | None],
+        replaced: Callable[[Kind, Object, Object], None] = lambda *_: None,
+    ) -> None:
         self._owner_of = owner_of
+        self._replaced = replaced
         self._objects: dict[Key, Object] = {}
         self._owned: dict[Key, set[Key]] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -53,6 +59,10 @@ class View:
     def keys(self, kind: Kind) -> list[Key]:
         """Returns the keys of a kind."""
         return [key for key in self._objects if key.kind is kind]
+
+    def objects(self, kind: Kind) -> list[Object]:
+        """Returns the objects of a kind."""
+        return [obj for key, obj in self._objects.items() if key.kind is kind]
 
     def owned(self, owner: Key) -> Iterator[Object]:
         """Yields the objects that belong to another."""
@@ -75,6 +85,8 @@ class View:
         owner = self._owner_of(kind, obj)
         if owner is not None:
             self._owned.setdefault(owner, set()).add(key)
+        if old is not None and old["metadata"]["uid"] == obj["metadata"]["uid"]:
+            self._replaced(kind, old, obj)
         self._wake(key)
 
     def drop(self, kind: Kind, obj: Object) -> None:

@@ -7,6 +7,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -16,6 +18,7 @@ from cluster.errors import ComponentFailed
 from cluster.kubelet import StandInKubelet
 from cluster.processes import Process
 from cluster.progress import say
+from cluster.proxy import Proxy
 
 REPOSITORY = Path(__file__).parents[2]
 TESTS = REPOSITORY / "tests"
@@ -180,6 +183,18 @@ class Stack:
         if process is not None:
             process.kill()
             self.control_plane.processes.stop(name)
+
+    @contextmanager
+    def proxied(self, *options: str) -> Iterator[Proxy]:
+        """Has an operator with these further options ask the API server by way of a proxy, as long as that lasts."""
+        with Proxy(self.control_plane) as proxy:
+            self.kill_operator()
+            self.start_operator(*options, server=proxy.url)
+            try:
+                yield proxy
+            finally:
+                self.kill_operator()
+        self.start_operator()
 
     def restart_operator(self, *options: str) -> None:
         """Ends the operator in order and starts it again, with these further options."""

@@ -59,10 +59,16 @@ def new_objects(stack: Stack) -> Iterator[Callable[[], Objects]]:
 
 
 @pytest.fixture(scope="module")
-def shared_objects(stack: Stack) -> Iterator[Objects]:
-    """A namespace for what several tests of a module look at."""
+def make_namespace(stack: Stack) -> Iterator[Callable[[], Objects]]:
+    """Makes namespaces for what several tests of a module look at."""
     with _namespaces(stack) as make:
-        yield make()
+        yield make
+
+
+@pytest.fixture(scope="module")
+def shared_objects(make_namespace: Callable[[], Objects]) -> Objects:
+    """A namespace for what several tests of a module look at."""
+    return make_namespace()
 
 
 @pytest.fixture(scope="module")

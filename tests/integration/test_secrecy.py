@@ -65,6 +65,7 @@ def test_a_script_s_secret_is_only_in_secrets(objects: Objects, stack: Stack, ca
     assert objects.secret("service-outputs")["token"] == canary.encode()
     assert_absent(canary, everything_but_secrets(objects), "an object")
     assert_absent(canary, (stack.control_plane.root / "log/operator.log").read_text(), "the operator's log")
+    assert_absent(canary, stack.operator_answer("/metrics")[1], "the operator's metrics")
     assert_absent(canary, stack.container_log(objects.namespace, run), "the agent's log")
 
 
@@ -88,6 +89,7 @@ def test_terraform_s_secret_is_only_in_secrets(tenant: Objects, stack: Stack, ca
     assert '"value": "plain"' in objects
     assert_absent(canary, objects, "an object")
     assert_absent(canary, (stack.control_plane.root / "log/operator.log").read_text(), "the operator's log")
+    assert_absent(canary, stack.operator_answer("/metrics")[1], "the operator's metrics")
     assert_absent(canary, stack.container_log(tenant.namespace, run), "the agent's log")
 
 
@@ -110,6 +112,7 @@ def test_a_kept_source_is_only_in_secrets(objects: Objects, stack: Stack, canary
     objects.condition("Installation", "service", "Stalled", "True", "UninstallFailed")
     assert_absent(canary, everything_but_secrets(objects), "an object")
     assert_absent(canary, (stack.control_plane.root / "log/operator.log").read_text(), "the operator's log")
+    assert_absent(canary, stack.operator_answer("/metrics")[1], "the operator's metrics")
     for pod, log in stack.container_logs(objects.namespace).items():
         assert_absent(canary, log, f"the log of {pod}")
 
@@ -125,4 +128,5 @@ def test_an_error_shows_no_value(objects: Objects, stack: Stack, canary: str) ->
     assert run["status"]["reason"] == "BadOutput"
     assert_absent(canary, everything_but_secrets(objects), "an object")
     assert_absent(canary, (stack.control_plane.root / "log/operator.log").read_text(), "the operator's log")
+    assert_absent(canary, stack.operator_answer("/metrics")[1], "the operator's metrics")
     assert_absent(canary, stack.container_log(objects.namespace, run["metadata"]["name"]), "the agent's log")

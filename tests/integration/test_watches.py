@@ -20,12 +20,8 @@ PATIENCE_S = 5
 @pytest.fixture(scope="module")
 def spoiler(stack: Stack) -> Iterator[Proxy]:
     """A proxy that all requests of the operator go through; it has little patience with watches."""
-    with Proxy(stack.control_plane) as running:
-        stack.kill_operator()
-        stack.start_operator("--watch-timeout-seconds", str(PATIENCE_S), server=running.url)
+    with stack.proxied("--watch-timeout-seconds", str(PATIENCE_S)) as running:
         yield running
-        stack.kill_operator()
-    stack.start_operator()
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -539,7 +540,10 @@ def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
 
 
 def test_who_waits_for_a_turn_is_not_late(tmp_path: Path) -> None:
-    """However many requests there are, a hundred are under way; what the others wait is not counted against them."""
+    """However many requests there are, a hundred are under way, a quarter of them at most in one namespace.
+
+    What the others wait is not counted against them.
+    """
 
     async def main(loop: AdvancingLoop) -> None:
         async with serving(tmp_path) as (server, cluster):
@@ -552,7 +556,7 @@ def test_who_waits_for_a_turn_is_not_late(tmp_path: Path) -> None:
                 return web.json_response({})
 
             server.will(*[hold] * 110)
-            requests = [asyncio.create_task(cluster.get(Kind.POD, "tenant", "p")) for _ in range(110)]
+            requests = [asyncio.create_task(cluster.get(Kind.POD, f"tenant-{n % 4}", "p")) for n in range(110)]
             await full.wait()
             loop.advance(25)
             assert not (await asyncio.wait(requests, timeout=0))[0]
@@ -694,3 +698,26 @@ async def test_a_watch_of_metadata_whose_beginning_is_gone(server: Server, clust
     server.will(stream(line("ERROR", {"code": 410, "reason": "Expired"})))
     with pytest.raises(UnavailableError, match="begin anew"):
         [event async for event in cluster.watch_metadata(Kind.SECRET, "tenant", "7")]
+
+
+async def test_a_server_may_say_when_to_come_back(server: Server, cluster: Cluster) -> None:
+    """`Retry-After`, in seconds, is kept with the error; what is no number of seconds is not."""
+    for value, expected in (("7", 7.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.0), ("-1", 0.0), ("", 0.0)):
+        server.will(dataclasses.replace(failure(429, "TooManyRequests"), headers={"Retry-After": value}))
+        with pytest.raises(UnavailableError) as caught:
+            await cluster.get(Kind.POD, "tenant", "p")
+        assert caught.value.retry_after_s == expected
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in {"get", "list"}])
+async def test_who_may_not_write_any_more_does_not(server: Server, cluster: Cluster, name: str) -> None:
+    """An operator that has lost leadership sends no change; it still reads."""
+    cluster.may_write = lambda: False
+    try:
+        with pytest.raises(UnavailableError, match="does not lead"):
+            await CALLS[name](cluster)
+        assert server.requests == []
+        server.will(Answer())
+        await cluster.get(Kind.POD, "tenant", "p")
+    finally:
+        cluster.may_write = lambda: True

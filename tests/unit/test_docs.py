@@ -55,6 +55,16 @@ def test_each_reason_is_in_the_tables() -> None:
     assert sorted(rows) == sorted(Reason)
 
 
+def test_alerts_are_of_metrics_that_there_are() -> None:
+    """Each metric in an alert of docs/operations.md is in the table, and each alert has a row that says what to do."""
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    (groups,) = [yaml.safe_load(block) for block in _YAML.findall(text) if "alert:" in block]
+    rules = [rule for group in groups["groups"] for rule in group["rules"]]
+    metrics = {re.sub(r"_bucket$", "", one) for rule in rules for one in re.findall(r"outhaul_\w+", rule["expr"])}
+    assert metrics <= set(re.findall(r"^\| `(outhaul_\w+)` \|", text, re.MULTILINE))
+    assert [rule["alert"] for rule in rules] == re.findall(r"^\| `(Outhaul\w+)` \|", text, re.MULTILINE)
+
+
 @each_page
 def test_links_lead_somewhere(page: Path) -> None:
     """Each link within the repository names a file, and a heading of it if it names one."""

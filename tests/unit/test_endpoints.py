@@ -7,8 +7,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 from cluster import ports
-from outhaul_operator import endpoints
+from outhaul_operator import endpoints, observations
 from outhaul_operator.health import Health
+from outhaul_operator.queue import Queue
+from outhaul_operator.view import View
+from outhaul_operator.watches import Place, Watches
 from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = Path(__file__).parents[2]
@@ -69,9 +72,17 @@ async def test_no_connection_stays_open(ask: aiohttp.ClientSession) -> None:
 
 async def test_the_documentation_lists_what_is_served(ask: aiohttp.ClientSession) -> None:
     """Each metric has a row in docs/operations.md with its labels, and each row a metric."""
+    view = View(lambda *_: None)
+
+    async def work(_: str) -> None:
+        pass
+
+    queue: Queue[str] = Queue(work, lambda *_: None)
+    watches = Watches([Place("pods", None)], 70, lambda: None)
     page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
     rows = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in _ROW.findall(page)}
-    _, text = await answer(ask, "/metrics")
+    with observations.exposed(view, {"runs": queue}, watches):
+        _, text = await answer(ask, "/metrics")
     ours = {
         family.name + ("_total" if family.type == "counter" else ""): family.samples
         for family in text_string_to_metric_families(text)

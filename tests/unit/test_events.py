@@ -81,12 +81,20 @@ async def test_what_was_said_or_cannot_be_said_is_no_failure(tmp_path: Path, ans
         assert len(server.requests) == 1
 
 
-async def test_a_server_that_is_away_is_told(tmp_path: Path) -> None:
-    """Whether a step is repeated for an event is the caller's decision."""
+async def test_an_event_holds_nothing_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be said as an event is in the log, and whoever says it goes on."""
+    async with serving(tmp_path) as (server, cluster):
+        server.will(failure(503, "ServiceUnavailable"))
+        await events.emit(cluster, OBJECT, "Normal", Reason.SUCCEEDED, "it did")
+    assert "Succeeded: it did (there is no event of it: " in caplog.text
+
+
+async def test_what_must_be_said_is_no_less(tmp_path: Path) -> None:
+    """Whoever goes on only once it is said hears that it could not be."""
     async with serving(tmp_path) as (server, cluster):
         server.will(failure(503, "ServiceUnavailable"))
         with pytest.raises(UnavailableError):
-            await events.emit(cluster, OBJECT, "Normal", Reason.SUCCEEDED, "it did")
+            await events.emit(cluster, OBJECT, "Normal", Reason.SUCCEEDED, "it did", must=True)
 
 
 SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

@@ -1,6 +1,7 @@
 """The work queue, in loops whose time jumps: nothing sleeps."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 
@@ -397,3 +398,110 @@ def test_who_gives_up_waiting_takes_no_place() -> None:
             return served
 
     assert run_jumping(scenario()) == ["first", "last"]
+
+
+def test_what_waits_and_what_is_worked_on_is_told() -> None:
+    """The queue tells how many keys wait for their turn, for how long, and how long the work on one takes."""
+
+    async def main() -> None:
+        worker = Worker(duration=10)
+        queue = worker.queue(concurrency=1)
+        assert (queue.waiting(), queue.longest_wait(), queue.longest_work()) == (0, 0, 0)
+        queue.add("a")
+        queue.add("b")
+        await asyncio.sleep(4)
+        queue.add("c")
+        await asyncio.sleep(2)
+        assert (queue.waiting(), queue.longest_wait(), queue.longest_work()) == (2, 6, 6)
+        await asyncio.sleep(6)
+        assert (queue.waiting(), queue.longest_wait(), queue.longest_work()) == (1, 8, 2)
+        await asyncio.sleep(100)
+        assert (queue.waiting(), queue.longest_wait(), queue.longest_work()) == (0, 0, 0)
+
+    run_jumping(main())
+
+
+def test_work_that_takes_too_long_is_broken_off() -> None:
+    """Work beyond its time is cancelled, reported and tried again, as any other that fails."""
+
+    async def main() -> None:
+        worker = Worker(duration=100)
+        queue: Queue[str] = Queue(worker.work, worker.report, longest_s=30)
+        queue.add("a")
+        await asyncio.sleep(35)
+        ((when, key, error, failures),) = worker.reports
+        assert (when, key, type(error), failures) == (30, "a", TimeoutError, 1)
+        assert len(worker.starts) == 2
+        assert queue.stuck() is None
+        await queue.close()
+
+    run_jumping(main())
+
+
+def test_work_that_cannot_be_broken_off_is_stuck() -> None:
+    """Where work goes on for twice its time, nothing but a restart helps."""
+
+    async def main() -> None:
+        async def stubborn(_: str) -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1000)
+            await asyncio.sleep(1000)
+
+        queue: Queue[str] = Queue(stubborn, lambda *_: None, longest_s=30)
+        queue.add("a")
+        await asyncio.sleep(59)
+        assert queue.stuck() is None
+        await asyncio.sleep(2)
+        assert queue.stuck() == "something is worked on for 61 s, and does not end"
+
+    run_jumping(main())
+
+
+class SlowlyError(Exception):
+    """Says when to come back."""
+
+    retry_after_s = 45.0
+
+
+def test_an_error_may_say_when_to_come_back() -> None:
+    """A key is not tried again before the time that the error itself names, and a neighbour does not wait for that."""
+
+    async def main() -> None:
+        starts: list[tuple[float, str]] = []
+
+        async def work(key: str) -> None:
+            starts.append((now(), key))
+            if key == "a" and len(starts) < 3:
+                raise SlowlyError
+
+        queue: Queue[str] = Queue(work, lambda *_: None, concurrency=1)
+        queue.add("a")
+        queue.add("b")
+        await asyncio.sleep(100)
+        assert starts == [(0, "a"), (0, "b"), (45, "a")]
+
+    run_jumping(main())
+
+
+def test_no_group_takes_all_places() -> None:
+    """Where the work on many keys of one group hangs, those of another are worked on at once."""
+
+    async def main() -> None:
+        starts: list[tuple[float, str]] = []
+
+        async def work(key: str) -> None:
+            starts.append((now(), key))
+            await asyncio.sleep(1000 if key.startswith("slow") else 0)
+
+        queue: Queue[str] = Queue(work, lambda *_: None, concurrency=8, share=2, group=lambda key: key[:1])
+        for number in range(20):
+            queue.add(f"slow {number}")
+        for number in range(20):
+            queue.add(f"quick {number}")
+        await asyncio.sleep(1)
+        assert sum(key.startswith("quick") for _, key in starts) == 20
+        assert sum(key.startswith("slow") for _, key in starts) == 2
+        await asyncio.sleep(1000)
+        assert sum(key.startswith("slow") for _, key in starts) == 4
+
+    run_jumping(main())

@@ -20,6 +20,9 @@ _ENGINES: dict[str, Callable[[Installation, Action], Plan | None]] = {
 }
 
 
+NAMES = frozenset(_ENGINES)
+
+
 def engine_name(installation: Installation, configured: str | None) -> str:
     """Returns the engine's name: the Installation's, the AgentConfig's, `porter` for a bundle, else `exec`."""
     spec = installation.spec
@@ -50,6 +53,7 @@ def plan(installation: Installation, action: Action, configured: str | None) -> 
     result = engine(installation, action)
     if result is None:
         return None
+    result.engine = name
     _check_files(installation, result)
     if action is Action.UNINSTALL:
         result.outputs = []

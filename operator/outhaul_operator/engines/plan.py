@@ -25,6 +25,8 @@ class Plan:
     """The engine's part of an AgentAction's spec."""
 
     commands: list[Command]
+    engine: str = ""
+    """Its name; set by whoever asks the engine."""
     outputs: list[OutputSource] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     env: list[PodEnvVar] = field(default_factory=list)
