@@ -22,6 +22,8 @@ _MAX_SHOWN_BYTES = 1024 * 1024
 _WORD = re.compile(r"\w+")
 _FUEL = 100_000
 """What one template may use; a plain one of a few lines needs hundreds, one that copies 1 MiB some 20,000."""
+_ALL_FUEL = 10 * _FUEL
+"""What all templates of an Installation may use: the operator renders for everybody, one after the other."""
 
 
 def contents(outputs: Sequence[Output], wanted: Outputs) -> dict[str, bytes]:
@@ -54,7 +56,7 @@ def contents(outputs: Sequence[Output], wanted: Outputs) -> dict[str, bytes]:
             raise StalledError(
                 Reason.TEMPLATE_FAILED, f"spec.outputs.template: {key!r} is no key that a Secret may have; rename it"
             )
-        result[key] = _render(key, template, shown)
+        result[key] = _render(key, template, shown, min(_FUEL, _ALL_FUEL // len(wanted.template)))
     return result
 
 
@@ -113,9 +115,9 @@ class _Shown:
         self.names = [one.name for one in outputs if one.name not in unfit]
 
 
-def _render(key: str, template: str, shown: _Shown) -> bytes:
+def _render(key: str, template: str, shown: _Shown, fuel: int) -> bytes:
     environment = minijinja.Environment(
-        undefined_behavior="strict", fuel=_FUEL, pycompat=False, keep_trailing_newline=True, finalizer=_shown
+        undefined_behavior="strict", fuel=fuel, pycompat=False, keep_trailing_newline=True, finalizer=_shown
     )
     # Adds lists in quadratic time, and the fuel does not notice.
     environment.remove_filter("sum")

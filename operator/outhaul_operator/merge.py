@@ -51,15 +51,23 @@ def _merge_list(
     base: list[dict[str, Any]], over: list[dict[str, Any]], key: str, *, replace: bool
 ) -> list[dict[str, Any]]:
     result = list(base)
+    places: dict[str | int | None, int] = {}
+    for index, one in enumerate(base):
+        places.setdefault(_name(one, key), index)
     for item in over:
-        # An item that is none is left for the API server to refuse.
-        name = item.get(key) if isinstance(item, dict) else None
-        same = (index for index, one in enumerate(result) if isinstance(one, dict) and one.get(key) == name)
-        place = next(same, None) if name is not None else None
+        name = _name(item, key)
+        place = places.get(name) if name is not None else None
         if place is None:
+            places[name] = len(result)
             result.append(copy.deepcopy(item))
         elif replace:
             result[place] = copy.deepcopy(item)
         else:
             result[place] = _merge(result[place], item)
     return result
+
+
+def _name(item: Any, key: str) -> str | int | None:
+    """Returns what an item is found by; None for one that is none, which is left for the API server to refuse."""
+    name = item.get(key) if isinstance(item, dict) else None
+    return name if isinstance(name, str | int) else None

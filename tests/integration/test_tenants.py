@@ -405,11 +405,19 @@ def test_who_borrows_kopf_s_finalizer_stops_nobody(objects: Objects, tenants: Te
 
 
 @pytest.mark.parametrize("duration", ["9" * 60 + "h", "0." + "0" * 50 + "1ms", "876000h", "9999999h"])
-def test_a_period_without_end_stops_nobody(objects: Objects, tenants: Tenants, duration: str) -> None:
-    """A run that may take longer than a calendar lasts is carried out, or refused with words, and others go on."""
+def test_a_period_without_end_stops_nobody(objects: Objects, tenants: Tenants, stack: Stack, duration: str) -> None:
+    """A run that may take longer than a calendar lasts ends, others go on, and the operator keeps its root."""
+    before = expiry(stack)
     objects.create("AgentConfig", "patient", spec={"linger": duration, "ttlSecondsAfterFinished": 31536000})
     spec = {"commands": [script("true")], "timeout": duration, "agentConfig": {"name": "patient"}}
     objects.create("AgentAction", "endless", spec=spec)
     status = objects.ended("endless")["status"]
     assert status["phase"] == "Succeeded" or status["message"]
     another_run(tenants)
+    assert expiry(stack) == before
+
+
+def expiry(stack: Stack) -> str:
+    """When the operator's root ends, as its metric says."""
+    lines = stack.operator_answer("/metrics")[1].splitlines()
+    return next(line for line in lines if line.startswith("outhaul_ca_expiry_timestamp_seconds "))

@@ -149,6 +149,15 @@ def test_templates_that_cannot_be_rendered(template: str, words: str) -> None:
     assert "secret" not in message
 
 
+def test_many_templates_share_what_may_be_used() -> None:
+    """What one template may do, ten may do, and a hundred may not: they are rendered one after the other, for all."""
+    work = "{% for i in range(9000) %}{% set x = i %}{% endfor %}done"
+    few = {f"k{number}": work for number in range(10)}
+    assert contents.contents([], Outputs(template=few)) == dict.fromkeys(few, b"done")
+    message = refused([], template={f"k{number}": work for number in range(100)})
+    assert "takes too long or becomes too large" in message
+
+
 def test_a_large_output_can_be_copied() -> None:
     """A template may copy as much as a Secret holds."""
     assert rendered("{{ big }}", output("big", "x" * 2**20)) == "x" * 2**20

@@ -142,3 +142,10 @@ def test_merging_twice_is_merging_once(fields: dict[str, int | None]) -> None:
     template = {"spec": {**fields, "containers": [{"name": "agent", **fields}]}}
     once = merge_template(POD, template)
     assert merge_template(once, template) == once
+
+
+def test_many_items_are_merged_in_no_time() -> None:
+    """As many variables as an object can hold take seconds: the operator merges for everybody, one after the other."""
+    many = [{"name": f"V{number}"} for number in range(100_000)]
+    merged = merge_template(POD, {"spec": {"containers": [{"name": "agent", "env": many}]}})
+    assert len(merged["spec"]["containers"][0]["env"]) == len(many) + 1
