@@ -23,6 +23,7 @@ Object = dict[str, Any]
 """One Kubernetes object, as JSON."""
 Objects = list[Object]
 
+_ATTEMPTS = 5
 UNPROCESSABLE = 422
 """The status of a patch whose test failed, and of an object that is invalid."""
 
@@ -206,43 +207,42 @@ class Cluster:
             ConflictError: The object of that name is another one, or its status was written since it was read.
             RefusedError: The status is invalid.
         """
-        metadata = obj["metadata"]
+        read = obj
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self._patch_status(kind, read, status)
+            except RefusedError as error:
+                if error.status != UNPROCESSABLE:
+                    raise
+                now, refused = await self.get(kind, read["metadata"]["namespace"], read["metadata"]["name"]), error
+            before, after = read["metadata"], now["metadata"]
+            if before["uid"] != after["uid"] or obj.get("status") != now.get("status"):
+                break
+            if before["resourceVersion"] == after["resourceVersion"]:
+                raise refused
+            # Something else of it has changed.
+            read = now
+        what = f"patch {kind.value[1]} {obj['metadata']['namespace']}/{obj['metadata']['name']}/status"
+        raise ConflictError(what, UNPROCESSABLE, "it has changed since it was read")
+
+    async def _patch_status(self, kind: Kind, read: Object, status: Object) -> Object:
+        metadata = read["metadata"]
+        # The version, not the status that was read: API servers compare texts as they are escaped, each in its own way.
         operations = [
             {"op": "test", "path": "/metadata/uid", "value": metadata["uid"]},
-            # That there is none cannot be tested.
-            {"op": "test", "path": "/status", "value": obj["status"]}
-            if obj.get("status")
-            else {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
+            {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
             {"op": "add", "path": "/status", "value": status},
         ]
-        try:
-            return await self._json(
-                "PATCH",
-                kind,
-                metadata["namespace"],
-                metadata["name"],
-                subresource="status",
-                body=operations,
-                query={"fieldManager": MANAGER},
-                content_type=JSON_PATCH,
-            )
-        except RefusedError as error:
-            if error.status == UNPROCESSABLE and await self._has_changed(kind, obj):
-                raise ConflictError(
-                    f"patch {kind.value[1]} {metadata['namespace']}/{metadata['name']}/status",
-                    error.status,
-                    "it has changed since it was read",
-                ) from error
-            raise
-
-    async def _has_changed(self, kind: Kind, obj: Object) -> bool:
-        metadata = obj["metadata"]
-        current = await self.get(kind, metadata["namespace"], metadata["name"])
-        if current["metadata"]["uid"] != metadata["uid"]:
-            return True
-        if obj.get("status"):
-            return bool(current.get("status") != obj["status"])
-        return bool(current["metadata"]["resourceVersion"] != metadata["resourceVersion"])
+        return await self._json(
+            "PATCH",
+            kind,
+            metadata["namespace"],
+            metadata["name"],
+            subresource="status",
+            body=operations,
+            query={"fieldManager": MANAGER},
+            content_type=JSON_PATCH,
+        )
 
     async def merge(self, kind: Kind, namespace: str, name: str, body: Object) -> Object:
         """Applies a JSON merge patch."""
