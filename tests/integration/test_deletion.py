@@ -111,6 +111,17 @@ def test_between_two_tries(objects: Objects, stack: Stack) -> None:
     assert (said(stack, objects, "it installs"), said(stack, objects, "it uninstalls")) == (1, 1)
 
 
+def test_in_the_foreground(objects: Objects, stack: Stack) -> None:
+    """Where Kubernetes first deletes what an Installation owns, as some tools ask, it is uninstalled all the same."""
+    objects.install("service", **service())
+    objects.ready("service")
+    path = f"/apis/outhaul.dev/v1alpha1/namespaces/{objects.namespace}/installations/service"
+    objects.control_plane.request("DELETE", path, {"propagationPolicy": "Foreground"})
+    objects.gone("Installation", "service")
+    assert (said(stack, objects, "it installs"), said(stack, objects, "it uninstalls")) == (1, 1)
+    until(lambda: not objects.left(), what="nothing is left", timeout=90)
+
+
 # -- by force
 
 
