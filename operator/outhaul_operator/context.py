@@ -6,6 +6,7 @@ from outhaul_operator.authorities import Authorities
 from outhaul_operator.budget import Budget
 from outhaul_operator.cluster import Cluster
 from outhaul_operator.settings import Settings
+from outhaul_operator.templates import Renderer
 from outhaul_operator.view import View
 
 
@@ -22,3 +23,5 @@ class Context:
     """For the keyed digests of sensitive outputs."""
     budget: Budget = field(default_factory=Budget)
     """For outputs on their way through this process."""
+    renderer: Renderer = field(default_factory=Renderer)
+    """Of templates."""

@@ -254,14 +254,14 @@ def reference_of(action: AgentAction) -> RunReference:
     reference = action.spec.installation
     annotations = action.metadata.annotations
     is_over = action.status.phase is not None and action.status.phase.is_final
-    retry_limit = annotations.get(RETRY_LIMIT_ANNOTATION, "")
+    retry_limit = annotations.get(RETRY_LIMIT_ANNOTATION, "")  # people may have changed it since
     return RunReference(
         name=action.metadata.name,
         action=action.spec.action,
         generation=reference.generation if reference is not None else 0,
         number=reference.number if reference is not None else 0,
         attempt=reference.attempt if reference is not None and reference.attempt > 1 else None,
-        retry_limit=int(retry_limit) if retry_limit.isdecimal() else None,
+        retry_limit=int(retry_limit) if retry_limit.isdecimal() and len(retry_limit) <= len("100") else None,
         digest=annotations.get(DIGEST_ANNOTATION, ""),
         inputs=annotations.get(INPUTS_ANNOTATION),
         retry=annotations.get(RETRY_ANNOTATION),

@@ -82,7 +82,8 @@ async def _write_run_secret(context: Context, action: AgentAction, config: Agent
                 f"Secret {name} exists and is not of this run; delete it, then ask for another run",
             ) from None
         # Made before a crash, or by another operator: maybe under an authority that is a former one by now.
-        return trust.fingerprint_of(base64.b64decode(made["data"][ROOTS_FILE])) or authority.fingerprint
+        roots = made.get("data", {}).get(ROOTS_FILE, "")
+        return trust.fingerprint_of(base64.b64decode(roots)) or authority.fingerprint
     return authority.fingerprint
 
 

@@ -147,7 +147,7 @@ class Results:
         expect = binding is not None and binding.name == name
         newest = installation.status.action.number if installation.status.action is not None else 0
         try:
-            data = contents.contents(outputs, wanted)
+            data = await contents.contents(self._context.renderer, namespace, outputs, wanted)
             await latest.publish_latest(
                 self._cluster, action, name, data, newest=max(newest, reference.number), expect=expect
             )

@@ -75,7 +75,8 @@ async def _show(this: Pass, action: AgentAction, *, sweep: bool) -> None:
     number = newest.number if newest is not None else 0
     try:
         async with publishing.stored(this.cluster, this.context.budget, action) as outputs:
-            data = contents.contents(outputs, installation.spec.outputs)
+            wanted = installation.spec.outputs
+            data = await contents.contents(this.context.renderer, this.namespace, outputs, wanted)
             await latest.publish_latest(
                 this.cluster, action, name, data, newest=number, expect=binding is not None, sweep=sweep
             )

@@ -1,6 +1,8 @@
 """What the latest Secret holds: keys, templates, and the entries of a service binding."""
 
+import asyncio
 import json
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from outhaul_api.installation import Outputs
 from outhaul_api.vocabulary import OutputType, Reason
 from outhaul_operator import contents
 from outhaul_operator.agentoutputs import Output
+from outhaul_operator.templates import Renderer
 from outhaul_operator.verdicts import StalledError
 
 
@@ -20,15 +23,20 @@ def output(name: str, value: object = "", *, data: bytes | None = None, type_: O
     return Output(name, kind, sensitive=True, data=text.encode() if data is None else data)
 
 
+def made(outputs: Sequence[Output], wanted: Outputs) -> dict[str, bytes]:
+    """What the latest Secret holds of these outputs."""
+    return asyncio.run(contents.contents(Renderer(), "tenant", outputs, wanted))
+
+
 def rendered(template: str, *outputs: Output) -> str:
     """What a template makes of these outputs."""
-    return contents.contents(outputs, Outputs(template={"made": template}))["made"].decode()
+    return made(outputs, Outputs(template={"made": template}))["made"].decode()
 
 
 def refused(outputs: list[Output], **wanted: object) -> str:
     """The message of the error that these outputs, wanted like this, are."""
     with pytest.raises(StalledError) as caught:
-        contents.contents(outputs, Outputs.model_validate(wanted))
+        made(outputs, Outputs.model_validate(wanted))
     assert caught.value.reason is Reason.TEMPLATE_FAILED
     return caught.value.message
 
@@ -36,7 +44,7 @@ def refused(outputs: list[Output], **wanted: object) -> str:
 def test_values_are_as_they_came() -> None:
     """Without any wish the data is each output's bytes under its key."""
     given_ = [output("b", data=b"\0\xff", type_=OutputType.BYTES), output("a b", "x\r\n")]
-    assert contents.contents(given_, Outputs()) == {"b": b"\0\xff", "enc_a_20b": b"x\r\n"}
+    assert made(given_, Outputs()) == {"b": b"\0\xff", "enc_a_20b": b"x\r\n"}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +86,7 @@ def test_one_variable_of_two_outputs() -> None:
 def test_binding_entries() -> None:
     """The entries of a service binding stand beside the outputs, and win over outputs of their names."""
     wanted = Outputs.model_validate({"binding": {"type": "mysql"}})
-    assert contents.contents([output("host", "h"), output("type", "t")], wanted) == {"host": b"h", "type": b"mysql"}
+    assert made([output("host", "h"), output("type", "t")], wanted) == {"host": b"h", "type": b"mysql"}
 
 
 @pytest.mark.parametrize(
@@ -153,9 +161,24 @@ def test_many_templates_share_what_may_be_used() -> None:
     """What one template may do, ten may do, and a hundred may not: they are rendered one after the other, for all."""
     work = "{% for i in range(9000) %}{% set x = i %}{% endfor %}done"
     few = {f"k{number}": work for number in range(10)}
-    assert contents.contents([], Outputs(template=few)) == dict.fromkeys(few, b"done")
+    assert made([], Outputs(template=few)) == dict.fromkeys(few, b"done")
     message = refused([], template={f"k{number}": work for number in range(100)})
     assert "takes too long or becomes too large" in message
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        pytest.param("{{ " + "-" * 65_000 + "1 }}", id="depth"),
+        pytest.param("{{ [1, 2]|tojson(indent=1000000000) }}", id="memory"),
+        pytest.param("{{ [1] * 100000000 }}", id="time"),
+    ],
+)
+def test_a_template_that_ends_its_process(bomb: str) -> None:
+    """What ends the process that renders it is an error of that template alone."""
+    message = refused([output("user", "secret")], template={"a": "{{ user }}", "b": bomb, "c": "{{ user }}"})
+    assert message == "spec.outputs.template 'b': it takes too long or becomes too large; correct the template"
+    assert rendered("{{ user }}", output("user", "shop")) == "shop"
 
 
 def test_a_large_output_can_be_copied() -> None:
@@ -176,7 +199,7 @@ def test_templates_see_no_bytes() -> None:
 def test_an_agent_is_not_believed(type_: str, data: bytes) -> None:
     """What is not of its type, or nested without end, is stored as it came, and no template can use it."""
     bad = output("bad", data=data, type_=OutputType(type_))
-    assert contents.contents([bad], Outputs(template={"made": "x"})) == {"bad": data, "made": b"x"}
+    assert made([bad], Outputs(template={"made": "x"})) == {"bad": data, "made": b"x"}
     assert "there is no output bad" in refused([bad], template={"made": "{{ bad }}"})
 
 
@@ -186,7 +209,7 @@ BOMB = output("bomb", data=b"[" + b"{}," * 700_000 + b"{}]", type_=OutputType.AR
 def test_only_what_a_template_names_is_taken_apart() -> None:
     """JSON that would take many times its room in memory is left alone unless a template asks for it."""
     assert rendered("{{ user }}", output("user", "shop"), BOMB) == "shop"
-    assert contents.contents([BOMB], Outputs()) == {"bomb": BOMB.data}
+    assert made([BOMB], Outputs()) == {"bomb": BOMB.data}
 
 
 @pytest.mark.parametrize("template", ["{{ bomb|length }}", "{% for name in outputs %}{{ name }}{% endfor %}"])
