@@ -12,7 +12,7 @@ from outhaul_api.vocabulary import SecretType
 from pydantic import ValidationError
 
 from outhaul_operator import configs, guarded, names, ownership
-from outhaul_operator.cluster import Kind, Object
+from outhaul_operator.cluster import Kind, NotFoundError, Object
 from outhaul_operator.context import Context
 from outhaul_operator.verdicts import VerdictError
 from outhaul_operator.view import Key
@@ -49,7 +49,7 @@ class Cleaner:
         namespace, finished_at = action.metadata.namespace, action.status.finished_at
         if finished_at is None:
             return None
-        pod = self._context.view.get(Key(Kind.POD, namespace, names.pod_name(action.metadata.name)))
+        pod = await self._pod(action, is_late=_age(finished_at) >= _LATELY_S)
         if pod is None or not ownership.is_of_run(pod, action):
             if _age(finished_at) < _LATELY_S:
                 await self._delete_secret(action)
@@ -60,6 +60,19 @@ class Cleaner:
         await self._delete_secret(action)
         await self._context.cluster.delete(Kind.POD, namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
         return None
+
+    async def _pod(self, action: AgentAction, *, is_late: bool) -> Object | None:
+        key = Key(Kind.POD, action.metadata.namespace, names.pod_name(action.metadata.name))
+        pod = self._context.view.get(key)
+        if pod is not None or is_late or action.metadata.uid in self._clean:
+            return pod
+        try:
+            # That it was not seen does not say that it is not there: an operator that has just started has seen little.
+            pod = await self._context.cluster.get(*key)
+        except NotFoundError:
+            return None
+        self._context.view.put(Kind.POD, pod)
+        return pod
 
     async def _delete_secret(self, action: AgentAction) -> None:
         namespace, uid = action.metadata.namespace, action.metadata.uid

@@ -4,6 +4,7 @@ import base64
 import json
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from cluster.client import Client
@@ -245,8 +246,10 @@ class Objects:
     def abandon(self) -> None:
         """Lets every Installation go without an uninstall, so that the namespace can go."""
         for name in self.names("Installation"):
-            self.respec(name, deletionPolicy="Orphan")
-            self.delete("Installation", name)
+            # One may be going by itself.
+            with suppress(RequestFailed):
+                self.respec(name, deletionPolicy="Orphan")
+                self.delete("Installation", name)
 
     def delete_namespace(self) -> None:
         """Asks for the namespace's deletion, and does not wait for it; one that is gone is fine."""

@@ -57,14 +57,21 @@ def refused(objects: Objects, name: str, reason: str) -> str:
 
 def waits(objects: Objects, name: str, reason: str) -> str:
     """Waits until an Installation and its run say that the run waits for this reason; returns the run's message."""
-    waiting = objects.condition("Installation", name, "Reconciling", "True", reason)
+    assert objects.condition("Installation", name, "Reconciling", "True", reason)
     assert objects.condition("Installation", name, "Ready", "False", reason)
-    (run,) = objects.runs(name)
+
+    def told() -> Json | None:
+        # Kubernetes' words change while it tries again, so the two are compared until they agree.
+        (run,) = objects.runs(name)
+        ready = condition_of(objects.get("Installation", name), "Reconciling")
+        return run if ready and run["status"]["message"] in ready["message"] else None
+
+    run = until(told, what="the Installation repeats what its run says")
     message: str = run["status"]["message"]
-    assert message in waiting["message"]
     assert (run["status"]["phase"], run["status"]["reason"]) == ("Pending", reason)
     assert objects.condition("AgentAction", run["metadata"]["name"], "Started", "False", reason)
-    assert objects.said("AgentAction", run["metadata"]["name"], "Warning", reason) == message
+    said = ("Warning", reason, message)
+    assert until(lambda: said in objects.events("AgentAction", run["metadata"]["name"]), what=f"an event {said}")
     return message
 
 

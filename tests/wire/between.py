@@ -23,6 +23,9 @@ async def listening(ip: str, talk: Talk, tls: ssl.SSLContext | None = None) -> A
         open_ones.add(task)
         try:
             with suppress(OSError, ssl.SSLError, asyncio.IncompleteReadError):
+                if tls is not None:
+                    # Not by the server: it forgets who has not ended the handshake when it closes.
+                    await writer.start_tls(tls)
                 await talk(reader, writer)
         except asyncio.CancelledError:
             pass
@@ -30,7 +33,7 @@ async def listening(ip: str, talk: Talk, tls: ssl.SSLContext | None = None) -> A
             open_ones.discard(task)
             writer.transport.abort()
 
-    server = await asyncio.start_server(serve, ip, layout.PORT, ssl=tls)
+    server = await asyncio.start_server(serve, ip, layout.PORT)
     try:
         yield
     finally:
