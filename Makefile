@@ -71,3 +71,7 @@ test: check ## Lint and types, then all tests: unit, wire, integration and end t
 .PHONY: bench
 bench: $(READY) ## Measure Outhaul beside a Job that runs kubectl (docs/performance.md)
 	@$(BIN)/python -m bench
+
+.PHONY: bench-scale
+bench-scale: $(READY) ## Measure the operator under load, on hollow agents (docs/performance.md)
+	@$(BIN)/python -m bench.scale
