@@ -158,7 +158,7 @@ async def test_an_address_that_another_run_has_now(new_run: Callable[[str], Run]
     finally:
         for agent in agents:
             agent.kill()
-    assert [line for line in log() if "/stale: " in line] == [line for line in log() if message in line]
+    assert [line for line in log() if "/stale, run stale]" in line] == [line for line in log() if message in line]
     assert len([line for line in log() if message in line]) == 1
     assert not any("Traceback" in agent.log for agent in agents)
 
