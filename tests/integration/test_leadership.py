@@ -131,7 +131,9 @@ def test_cut_off_it_ends(objects: Objects, stack: Stack, spoiler: Proxy) -> None
     assert_ran_once(objects, stack)
 
 
-@pytest.mark.parametrize(("verb", "resource"), [("create", "pods"), ("patch", "agentactions/status")])
+@pytest.mark.parametrize(
+    ("verb", "resource"), [("create", "pods"), ("patch", "agentactions/status"), ("patch", "installations/status")]
+)
 def test_stopped_and_back_it_does_no_harm(
     objects: Objects, stack: Stack, spoiler: Proxy, verb: str, resource: str
 ) -> None:
