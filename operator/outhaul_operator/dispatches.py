@@ -28,6 +28,9 @@ from outhaul_operator.outcomes import Outcome
 from outhaul_operator.passes import Pass
 from outhaul_operator.verdicts import StalledError, WaitingError
 
+_POD_CHECK_S = 5.0
+"""How often it is looked whether the pod of a run before has gone: with its AgentAction, nobody is told of it."""
+
 
 class NamespaceEndsError(Exception):
     """Nothing can be created in the namespace, since it is being deleted."""
@@ -89,7 +92,7 @@ async def _wait_for_former_pod(this: Pass) -> None:
     )
     if is_of_run and pod.get("status", {}).get("phase") not in {"Succeeded", "Failed"}:
         message = f"the pod of run {this.run.name}, which was cancelled, has not ended yet; the next run waits for that"
-        raise WaitingError(Reason.WAITING_FOR_RUN, message)
+        raise WaitingError(Reason.WAITING_FOR_RUN, message, at_most_s=_POD_CHECK_S)
 
 
 def _add_inputs(this: Pass, plan: Plan, action: Action) -> None:

@@ -150,6 +150,8 @@ def test_an_image_that_is_not_there(objects: Objects, agent_image: str, policy: 
     assert "cannot get its image" in ready["message"]
     objects.patch("AgentConfig", "default", {"spec": {"image": agent_image}})
     objects.annotate("greeting", {"outhaul.dev/retry": "mended"})
+    # It waits for the former pod to go, to which this kubelet comes back after 40 s, and within its grace of 120 s.
+    objects.gone("Pod", run["metadata"]["name"], timeout=150)
     assert objects.ran("greeting", 2)["status"]["phase"] == "Succeeded"
 
 
