@@ -287,7 +287,7 @@ class Reason(StrEnum):
     NO_OUTPUTS = "NoOutputs"
     """Nothing has been published yet."""
     POD_REFUSED = "PodRefused"
-    """The API server refused the pod (service account, quota, policy); its words are quoted."""
+    """The API server refused the run or its pod (service account, quota, policy); its words are quoted."""
     OUTPUTS_REFUSED = "OutputsRefused"
     """The API server refuses what the outputs are stored in (quota, policy); the agent holds them meanwhile."""
     AUTHORITY_UNUSABLE = "AuthorityUnusable"

@@ -24,6 +24,8 @@ Object = dict[str, Any]
 Objects = list[Object]
 
 _ATTEMPTS = 5
+FORBIDDEN = 403
+"""The status of what a role, a quota or a policy does not allow, which may change."""
 UNPROCESSABLE = 422
 """The status of a patch whose test failed, and of an object that is invalid."""
 
@@ -34,6 +36,7 @@ _MOST_REQUESTS = 100
 """Requests under way at a time. Those that wait for their turn are not late yet."""
 _MAX_MESSAGE = 1000
 
+_NOT_FOUND = 404
 _TOO_LARGE = "request is too large"
 _WATCH_S = 300
 _METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
@@ -160,8 +163,10 @@ class Cluster:
         """Tells whether the server knows a kind; of ours it does once its CustomResourceDefinition is there."""
         try:
             await self._json("GET", kind, namespace, query={"limit": "1"})
-        except NotFoundError:
-            return False
+        except UnavailableError as error:
+            if error.status == _NOT_FOUND:
+                return False
+            raise
         return True
 
     async def create(self, kind: Kind, body: Object, *, dry_run: bool = False) -> Object:
@@ -431,13 +436,13 @@ def _error(what: str, response: aiohttp.ClientResponse, data: bytes) -> ApiError
     retry_after_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0
     message = str(answer.get("message") or f"HTTP {status}")[:_MAX_MESSAGE]
     match status, answer.get("reason"):
-        case 404, _:
+        case 404, "NotFound":
             return NotFoundError(what, status, message)
-        case 409, "AlreadyExists":
-            return AlreadyExistsError(what, status, message)
-        case 409, _:
-            return ConflictError(what, status, message)
-        case ((401 | 408 | 429), _):
+        case 409, reason:
+            conflict = AlreadyExistsError if reason == "AlreadyExists" else ConflictError
+            return conflict(what, status, message)
+        # 404 without that word is of a server that does not know the kind, as for a moment after its start.
+        case ((401 | 404 | 408 | 429), _):
             return UnavailableError(what, status, message, retry_after_s)
         # Beyond etcd's limit the same request never succeeds.
         case _ if status >= 500 and _TOO_LARGE not in message:  # noqa: PLR2004

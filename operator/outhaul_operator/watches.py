@@ -15,7 +15,9 @@ from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, StreamRead
 from outhaul_operator.queue import backoff
 from outhaul_operator.traffic import asked, namespace_of
 
-_OK, _GONE = 200, 410
+_OK, _GONE, _UNAVAILABLE = 200, 410, 503
+_STARTING = {403, 404}
+"""What a server answers while it starts and has not read all roles and kinds yet; in earnest, it goes on for long."""
 _LIST_AGAIN = b'{"type":"ERROR","object":{"kind":"Status","code":410}}\n'
 """What a server says when a watch goes too far back; kopf then lists anew."""
 _SHORT_S = 5.0
@@ -100,6 +102,10 @@ class Watches:
                 self._listed_again()
             watch.lists, watch.is_listed = 0, True
         response = await handler(request)
+        if watch.is_listed and response.status in _STARTING:
+            # kopf asks again after this one, and ends after those; where it stays so, the watch is found to be wedged.
+            response.status = _UNAVAILABLE
+            return response
         watch.heard_at = _now()
         if verb == "watch" and response.status in {_OK, _GONE}:
             lines = _Lines(response.content, watch, is_gone=response.status == _GONE)

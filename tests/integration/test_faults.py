@@ -15,6 +15,8 @@ FAULTS = {
     "a fault of the server": proxy.fail(500, "InternalError"),
     "no server": proxy.fail(503),
     "a gateway's own words": proxy.fail(504, message="<html>"),
+    "a server that has not read the roles yet": proxy.fail(403, "Forbidden"),
+    "a server that does not know the kind yet": proxy.fail(404, message="404 page not found"),
     "a conflict": proxy.fail(409, "Conflict"),
     "a lost request": proxy.lose_request,
     "a lost answer": proxy.lose_answer,

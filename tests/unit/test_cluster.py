@@ -328,6 +328,7 @@ async def test_metadata_is_listed_without_what_it_is_of(server: Server, cluster:
 
 FAILURES: list[tuple[int, str, type[ApiError]]] = [
     (404, "NotFound", NotFoundError),
+    (404, "", UnavailableError),
     (409, "AlreadyExists", AlreadyExistsError),
     (409, "Conflict", ConflictError),
     (400, "BadRequest", RefusedError),
@@ -384,7 +385,9 @@ GARBAGE = [b"", b"<html>Bad Gateway</html>", b"\xff\xfe\x00", b"null", b'"text"'
 
 
 @pytest.mark.parametrize("payload", GARBAGE)
-@pytest.mark.parametrize(("status", "expected"), [(502, UnavailableError), (403, RefusedError), (404, NotFoundError)])
+@pytest.mark.parametrize(
+    ("status", "expected"), [(502, UnavailableError), (403, RefusedError), (404, UnavailableError)]
+)
 async def test_a_failure_in_no_known_words(
     server: Server, cluster: Cluster, status: int, expected: type[ApiError], payload: bytes
 ) -> None:

@@ -157,6 +157,19 @@ async def test_a_watch_that_goes_too_far_back(case: Case) -> None:
     assert gone(event)
 
 
+@pytest.mark.parametrize("status", [403, 404])
+async def test_a_server_that_starts(case: Case, status: int) -> None:
+    """What was listed once and is refused or unknown now is asked for again; only it is no sign of life."""
+    case.server.will(Answer(), Answer(body=LINE), failure(status, "Starting"), failure(status, "Starting"))
+    await case.kopf.lists()
+    await case.kopf.watched()
+    heard = case.watches.ages()[PODS]
+    for query in ("", "?watch=true"):
+        async with case.kopf.get(PATH + query) as response:
+            assert response.status == 503
+    assert case.watches.ages()[PODS] >= heard
+
+
 async def test_other_refusals_stay(case: Case) -> None:
     """Kopf itself deals with all other answers."""
     case.server.will(failure(403, "Forbidden"))
