@@ -25,6 +25,7 @@ from outhaul_operator import (
     launches,
     metrics,
     names,
+    ownership,
     pods,
     situations,
     starts,
@@ -233,6 +234,12 @@ class _Run:
         if await self._results.were_stored(action):
             await self._end(await self._results.show_again(action, self._status))
             return None
+        last = self._view.last(self._pod)
+        if last is not None and ownership.is_of_run(last, action):
+            ended = situations.situation(last)
+            if ended.stage is Stage.ENDED:
+                await self._from_last_word(action, ended)
+                return None
         raise RunFailedError(Reason.POD_LOST, f"pod {self._pod.name} is gone and did not say how it ended")
 
     async def _wait(self, pod: Object, situation: Situation, changed: asyncio.Event) -> None:

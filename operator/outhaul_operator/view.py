@@ -12,6 +12,7 @@ from typing import NamedTuple
 from outhaul_operator.cluster import Kind, Object
 
 _MOST_GONE = 10_000
+_MOST_LAST = 200
 
 
 class Key(NamedTuple):
@@ -50,11 +51,17 @@ class View:
         self._owned: dict[Key, set[Key]] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
         """Uids of objects that are gone: the answer to our own last write may come after the word of the end."""
+        self._last: OrderedDict[Key, Object] = OrderedDict()
+        """How the pods were that went last: one may end and go before anybody has looked."""
         self._changes: dict[Key, asyncio.Event] = {}
 
     def get(self, key: Key) -> Object | None:
         """Returns the newest state that was seen, or None."""
         return self._objects.get(key)
+
+    def last(self, key: Key) -> Object | None:
+        """Returns how a pod was in the end, where it went a short while ago."""
+        return self._last.get(key)
 
     def keys(self, kind: Kind) -> list[Key]:
         """Returns the keys of a kind."""
@@ -100,6 +107,10 @@ class View:
             return
         del self._objects[key]
         self._disown(kind, old)
+        if kind is Kind.POD:
+            self._last[key] = obj
+            if len(self._last) > _MOST_LAST:
+                self._last.popitem(last=False)
         self._wake(key)
 
     def _disown(self, kind: Kind, obj: Object) -> None:

@@ -87,6 +87,19 @@ def test_what_is_gone_is_forgotten(view: View) -> None:
     assert list(view.owned(OWNER)) == []
 
 
+def test_how_a_pod_was_in_the_end(view: View) -> None:
+    """What the server says of a pod with the word of its end stays for a while; not what was said of others."""
+    for kind in (Kind.POD, Kind.AGENT_ACTION):
+        view.put(kind, obj(1))
+        view.drop(kind, obj(2))
+    assert view.last(key(kind=Kind.POD)) == obj(2)
+    assert view.last(key()) is None
+    for number in range(1000):
+        view.put(Kind.POD, obj(3, name=f"p{number}", uid=f"p{number}"))
+        view.drop(Kind.POD, obj(4, name=f"p{number}", uid=f"p{number}"))
+    assert view.last(key(kind=Kind.POD)) is None
+
+
 def test_the_deletion_of_a_predecessor_changes_nothing(view: View) -> None:
     """A late word of the end of an object does not take away the one that has its name since."""
     view.put(Kind.AGENT_ACTION, obj(3, uid="new"))
