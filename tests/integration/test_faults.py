@@ -102,6 +102,25 @@ def test_a_neighbour_does_not_wait(new_objects: Callable[[], Objects], spoiler: 
     slow.condition("Installation", "service-29", "Stalled")
 
 
+@pytest.mark.usefixtures("unspoilt")
+def test_what_is_not_served_yet_is_not_gone(objects: Objects, stack: Stack, spoiler: Proxy) -> None:
+    """An API server that has just started does not know our kinds: a run that it does not find is not given up."""
+    command = {"name": "main", "command": ["sh", "-c", 'echo it ran; sleep 4; printf up > "$OUTHAUL_OUTPUTS/state"']}
+    objects.install("service", engine="exec", commands={"install": [command]})
+    run = objects.until("Installation", "service", lambda one: one.get("status", {}).get("action"), what="it has a run")
+    objects.condition("AgentAction", run["name"], "Started")
+    stack.kill_operator()
+
+    def ours(request: Request) -> bool:
+        return (request.verb, request.resource, request.namespace) == ("get", "agentactions", objects.namespace)
+
+    spoiler.fault = proxy.where(ours, proxy.fail(404), times=3)
+    stack.start_operator(server=spoiler.url)
+    objects.ready("service")
+    assert objects.names("AgentAction") == [run["name"]]
+    assert stack.container_log(objects.namespace, run["name"]).count("it ran") == 1
+
+
 def test_the_api_server_is_started_again(objects: Objects, stack: Stack) -> None:
     """A run outlives the API server: while that is gone it works, and afterwards its outputs are published."""
     command = {"name": "main", "command": ["sh", "-c", 'echo it ran; sleep 4; printf up > "$OUTHAUL_OUTPUTS/state"']}

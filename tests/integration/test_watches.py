@@ -77,6 +77,7 @@ async def _nothing(_: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         pytest.param(proxy.fail(500, "InternalError"), id="a fault of the server, as the answer"),
         pytest.param(proxy.fail(429, "TooManyRequests", Retry_After="1"), id="too many requests"),
         pytest.param(proxy.fail(403, "Forbidden"), id="forbidden for a moment"),
+        pytest.param(proxy.fail(404), id="not served yet"),
         pytest.param(proxy.lose_request, id="broken"),
         pytest.param(proxy.watch_that(_half), id="ended in the middle of a line"),
         pytest.param(proxy.watch_that(_nothing), id="ended at once"),
