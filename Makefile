@@ -64,7 +64,7 @@ test: export OUTHAUL_PRIVILEGES := $(CURDIR)/build/privileges
 test: check ## Lint and types, then all tests: unit, wire, integration and end to end; and which rights they used
 	@$(CLUSTER) prepare
 	@rm -rf $(OUTHAUL_PRIVILEGES)
-	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/wire tests/integration
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder tests/unit tests/wire tests/integration
 	$(BIN)/pytest tests/e2e
 	$(BIN)/pytest tests/privileges
 

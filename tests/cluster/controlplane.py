@@ -308,7 +308,7 @@ class ControlPlane:
         command = [str(self._programs[component]), *arguments]
         self._await(self.processes.start(component, command, cwd=self.root, umask=0o077), probe)
 
-    def _await(self, process: Process, probe: Callable[[], bool], timeout: float = 60.0) -> None:
+    def _await(self, process: Process, probe: Callable[[], bool], timeout: float = 180.0) -> None:
         def ready() -> bool:
             if not process.running():
                 raise ComponentFailed(f"{process.name} ended while it started")

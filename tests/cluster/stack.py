@@ -136,17 +136,7 @@ class Stack:
             say("the operator's token has expired or soon will: starting it again with a new one")
             found.stop(grace=10)
         plane.service_account_kubeconfig(OPERATOR_NAMESPACE, OPERATOR_ACCOUNT, seconds=_TOKEN_SECONDS, server=server)
-        (port,) = ports.free(1)
-        command = [*self._operator, "--kubeconfig", str(self.operator_kubeconfig)]
-        command += ["--operator-namespace", OPERATOR_NAMESPACE, "--agent-image", "outhaul-agent"]
-        # One that is killed and started again is known by its name, so nobody waits for the end of its Lease; and on a
-        # machine with much to do a leader is not too slow to renew it.
-        command += ["--http-port", str(port), "--identity", name, "--lease-seconds", "60", *options]
-        temporary = plane.root / "tmp"  # a killed operator leaves a file there
-        temporary.mkdir(exist_ok=True)
-        process = plane.processes.start(name, command, env={"TMPDIR": str(temporary)})
-
-        self._port_file(name).write_text(str(port))
+        process = self.launch_operator(*options, name=name)
 
         def ready() -> bool:
             _check(process)
@@ -157,6 +147,19 @@ class Stack:
 
         waiting.until(ready, what="the operator to be ready", timeout=60)
         return process
+
+    def launch_operator(self, *options: str, name: str = OPERATOR) -> Process:
+        """Starts an operator and does not wait for it; its kubeconfig is that of an operator before it."""
+        (port,) = ports.free(1)
+        command = [*self._operator, "--kubeconfig", str(self.operator_kubeconfig)]
+        command += ["--operator-namespace", OPERATOR_NAMESPACE, "--agent-image", "outhaul-agent"]
+        # One that is killed and started again is known by its name, so nobody waits for the end of its Lease; and on a
+        # machine with much to do a leader is not too slow to renew it.
+        command += ["--http-port", str(port), "--identity", name, "--lease-seconds", "60", *options]
+        temporary = self.control_plane.root / "tmp"  # a killed operator leaves a file there
+        temporary.mkdir(exist_ok=True)
+        self._port_file(name).write_text(str(port))
+        return self.control_plane.processes.start(name, command, env={"TMPDIR": str(temporary)})
 
     def operator_answer(self, path: str, name: str = OPERATOR) -> tuple[int, str]:
         """What an operator answers to a GET of its own endpoints: the status, and the text.

@@ -19,6 +19,11 @@ HERE = Path(__file__).parent
 TENANT = REPOSITORY / "deploy/components/terraform-tenant"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the soak first, which takes longer than anything else: `make test` deals files out in this order."""
+    items.sort(key=lambda item: item.path.name != "test_soak.py")
+
+
 @pytest.fixture(scope="session")
 def stack(cluster_programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A control plane, the stand-in kubelet, and the operator under its own account and role.
