@@ -16,7 +16,7 @@ from outhaul_operator import encoding, guarded, names, ownership, statuses
 from outhaul_operator.agentoutputs import Source
 from outhaul_operator.agents import Agent
 from outhaul_operator.budget import weight
-from outhaul_operator.cluster import AlreadyExistsError, ApiError, Kind, NotFoundError, Object, RefusedError
+from outhaul_operator.cluster import AlreadyExistsError, Kind, NotFoundError, Object, RefusedError
 from outhaul_operator.context import Context
 
 _logger = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class Keeper:
 
         Raises:
             AgentError: The agent did not answer, or not as it has to.
+            ApiError: The API server could not be asked.
         """
         if not action.spec.keep_source or statuses.tells_of_source(status):
             return status
@@ -59,11 +60,10 @@ class Keeper:
             await self._cluster.create(Kind.SECRET, _secret(action, name, source.data))
         except AlreadyExistsError:
             return await self.settle(action, status)
-        except ApiError as error:
-            # Tried again, until the run has ended.
+        except RefusedError as error:
+            # Tried again, until the run has ended. Any other error breaks the work off, and all of it is repeated.
             _logger.warning("Secret %s: %s", name, error)
-            if isinstance(error, RefusedError):
-                self._why_not = f"the API server refuses its Secret: {error.message}"
+            self._why_not = f"the API server refuses its Secret: {error.message}"
             return status
         return statuses.source_kept(status, name)
 
