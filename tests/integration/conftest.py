@@ -14,6 +14,8 @@ from cluster import privileges
 from cluster.controlplane import ControlPlane
 from cluster.objects import Objects
 from cluster.stack import REPOSITORY, Stack
+from lives import STAGES, Life
+from walks import Places, Walk
 
 HERE = Path(__file__).parent
 TENANT = REPOSITORY / "deploy/components/terraform-tenant"
@@ -109,3 +111,29 @@ def prepared(objects: Objects) -> Objects:
             fields = {key: value for key, value in one.items() if key not in {"apiVersion", "kind", "metadata"}}
             objects.create(one["kind"], one["metadata"]["name"], **fields)
     return objects
+
+
+@pytest.fixture(scope="module")
+def walk(stack: Stack) -> Iterator[Walk]:
+    """A walk through what the operator asks."""
+    with stack.proxied() as proxy:
+        yield Walk(proxy)
+
+
+@pytest.fixture
+def new_life(stack: Stack, walk: Walk, new_objects: Callable[[], Objects]) -> Callable[[], Life]:
+    """Makes lives to walk through."""
+    return lambda: Life(new_objects(), lambda: stack.start_operator(server=walk.server))
+
+
+@pytest.fixture(scope="module")
+def usual(stack: Stack, walk: Walk, shared_objects: Objects) -> Places:
+    """What the operator asks in a life in which nothing happens to it."""
+    life, places = Life(shared_objects, lambda: stack.start_operator(server=walk.server)), {}
+    for stage in STAGES:
+        visit = walk.visit(life.objects.namespace)
+        stage.begin(life.objects)
+        life.await_end(stage, "nothing was done to it")
+        places[stage.name] = visit.seen
+    walk.end()
+    return places
