@@ -64,7 +64,8 @@ class Tree:
         with self._place(path) as parent:
             descriptor = os.open(path[-1], _NEW_FILE, 0o600, dir_fd=parent)
         head = b""
-        with open(descriptor, "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor has no path
+        # Buffered: without that a full disk may take a part of a chunk, and not say so.
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor has no path
             for chunk in content:
                 head = (head + chunk)[: len(_SCRIPT)] if len(head) < len(_SCRIPT) else head
                 file.write(chunk)

@@ -106,7 +106,7 @@ def unreachable(status: AgentActionStatus, situation: Situation, words: str) -> 
     message = (
         f"{situation.message}, but its agent does not answer at {situation.ip}: {words}; "
         "the run goes on, and its outputs are fetched once it does. "
-        "Does a NetworkPolicy keep the operator out, or does something else have this address?"
+        "Does a NetworkPolicy keep the operator out, does something else have this address, or is a clock wrong?"
     )
     return status.model_copy(update={"reason": Reason.AGENT_UNREACHABLE, "message": message[:4096]})
 
