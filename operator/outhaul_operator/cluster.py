@@ -24,7 +24,7 @@ Object = dict[str, Any]
 Objects = list[Object]
 
 _ATTEMPTS = 5
-FORBIDDEN = 403
+_FORBIDDEN = 403
 """The status of what a role, a quota or a policy does not allow, which may change."""
 UNPROCESSABLE = 422
 """The status of a patch whose test failed, and of an object that is invalid."""
@@ -38,6 +38,8 @@ _MAX_MESSAGE = 1000
 
 _NOT_FOUND = 404
 _TOO_LARGE = "request is too large"
+_ADMISSION = ("admission webhook ", "failed calling webhook ", "ValidatingAdmissionPolicy ")
+"""What the API server says where one keeps something out, or does not answer: the status is the webhook's choice."""
 _WATCH_S = 300
 _METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
@@ -74,6 +76,11 @@ class ApiError(Exception):
         self.status = status
         self.message = message
         self.retry_after_s = retry_after_s
+
+    @property
+    def is_by_policy(self) -> bool:
+        """Whether a quota, a right or an admission policy says no, or cannot be asked: all that may change."""
+        return self.status == _FORBIDDEN or any(words in self.message for words in _ADMISSION)
 
 
 class NotFoundError(ApiError):
@@ -302,9 +309,9 @@ class Cluster:
                 return False
         return True
 
-    async def watch_events(self, namespace: str, involved_uid: str) -> AsyncIterator[Object]:
-        """Yields the Warning events about one object, those of the past first, until the server ends the stream."""
-        query = {"fieldSelector": f"involvedObject.uid={involved_uid},type=Warning"}
+    async def watch_events(self, namespace: str, fields: Mapping[str, str]) -> AsyncIterator[Object]:
+        """Yields the events with these fields, those of the past first, until the server ends the stream."""
+        query = {"fieldSelector": ",".join(f"{key}={value}" for key, value in fields.items())}
         async for event in self._watch(Kind.EVENT, namespace, query, "application/json"):
             if event["type"] in {"ADDED", "MODIFIED"}:
                 yield event["object"]

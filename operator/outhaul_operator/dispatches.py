@@ -21,7 +21,7 @@ from outhaul_operator import (
     publishing,
 )
 from outhaul_operator.agentactions import agent_action
-from outhaul_operator.cluster import FORBIDDEN, AlreadyExistsError, Kind, NotFoundError, Object, RefusedError
+from outhaul_operator.cluster import AlreadyExistsError, ApiError, Kind, NotFoundError, Object, RefusedError
 from outhaul_operator.decisions import Due, InFlight, belongs, next_run, reference_of
 from outhaul_operator.engines.plan import Plan
 from outhaul_operator.outcomes import Outcome
@@ -118,15 +118,17 @@ async def _create(this: Pass, body: Object) -> AgentAction:
             raise StalledError(
                 Reason.NAME_TAKEN, f"AgentAction {name} exists and is not this Installation's; delete it"
             ) from None
-    except RefusedError as error:
-        if namespaces.says_that_it_ends(error):
+    except ApiError as error:
+        is_refused = isinstance(error, RefusedError)
+        if is_refused and namespaces.says_that_it_ends(error):
             raise NamespaceEndsError from error
-        if error.status == FORBIDDEN:
-            # A quota, a policy, or a server that starts and has not read the roles yet.
-            raise WaitingError(
-                Reason.POD_REFUSED, f"the run was refused by the API server, and is tried again: {error.message}"
-            ) from error
-        raise StalledError(Reason.INVALID_SPEC, f"the run was refused by the API server: {error.message}") from error
+        words = f"the run was refused by the API server: {error.message}"
+        if error.is_by_policy:
+            # Or by a server that starts and has not read the roles yet.
+            raise WaitingError(Reason.POD_REFUSED, f"{words}; it is tried again") from error
+        if is_refused:
+            raise StalledError(Reason.INVALID_SPEC, words) from error
+        raise
     this.context.view.put(Kind.AGENT_ACTION, created)
     return AgentAction.model_validate(created)
 

@@ -5,6 +5,7 @@
 
 import base64
 from datetime import UTC, datetime, timedelta
+from typing import NoReturn
 
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.agentconfig import AgentConfigSpec
@@ -13,7 +14,15 @@ from outhaul_api.vocabulary import AUTHORITY_LABEL, ActionPhase, Reason, SecretT
 from outhaul_grpc.layout import ROOTS_FILE
 
 from outhaul_operator import guarded, names, ownership, pods, trust
-from outhaul_operator.cluster import AlreadyExistsError, ConflictError, Kind, NotFoundError, Object, RefusedError
+from outhaul_operator.cluster import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    Kind,
+    NotFoundError,
+    Object,
+    RefusedError,
+)
 from outhaul_operator.context import Context
 from outhaul_operator.verdicts import RunFailedError, WaitingError
 from outhaul_operator.view import Key
@@ -44,8 +53,8 @@ async def launch(context: Context, action: AgentAction, config: AgentConfigSpec,
                 Reason.NAME_TAKEN,
                 f"pod {name} exists and is not of this run; delete it, then ask for another run",
             ) from None
-    except RefusedError as error:
-        raise WaitingError(Reason.POD_REFUSED, f"the API server refuses the run's pod: {error.message}") from error
+    except ApiError as error:
+        _refuse("pod", error)
     context.view.put(Kind.POD, created)
     return key
 
@@ -66,10 +75,6 @@ async def _write_run_secret(context: Context, action: AgentAction, config: Agent
     body = pods.run_secret(action, config, leaf.to_files(authority.roots))
     try:
         await context.cluster.create(Kind.SECRET, body)
-    except RefusedError as error:
-        raise WaitingError(
-            Reason.POD_REFUSED, f"the API server refuses the Secret with the run's files: {error.message}"
-        ) from error
     except AlreadyExistsError:
         name = body["metadata"]["name"]
         try:
@@ -84,7 +89,16 @@ async def _write_run_secret(context: Context, action: AgentAction, config: Agent
         # Made before a crash, or by another operator: maybe under an authority that is a former one by now.
         roots = made.get("data", {}).get(ROOTS_FILE, "")
         return trust.fingerprint_of(base64.b64decode(roots)) or authority.fingerprint
+    except ApiError as error:
+        _refuse("Secret with the run's files", error)
     return authority.fingerprint
+
+
+def _refuse(what: str, error: ApiError) -> NoReturn:
+    """Says what keeps a run from its start where the API server does; a passing fault is no more than that."""
+    if isinstance(error, RefusedError) or error.is_by_policy:
+        raise WaitingError(Reason.POD_REFUSED, f"the API server refuses the run's {what}: {error.message}") from error
+    raise error
 
 
 def _period(of_seconds: float) -> timedelta:

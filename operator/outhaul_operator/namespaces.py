@@ -2,13 +2,13 @@
 
 from outhaul_api.vocabulary import API_VERSION
 
-from outhaul_operator.cluster import AlreadyExistsError, Cluster, Kind, RefusedError
+from outhaul_operator.cluster import AlreadyExistsError, ApiError, Cluster, Kind, RefusedError
 
 _TERMINATING = "because it is being terminated"
 """The API server's words when something is created in a namespace that is being deleted."""
 
 
-def says_that_it_ends(error: RefusedError) -> bool:
+def says_that_it_ends(error: ApiError) -> bool:
     """Tells whether something was refused since its namespace is being deleted."""
     return _TERMINATING in error.message
 

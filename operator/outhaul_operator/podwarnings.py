@@ -62,7 +62,8 @@ class PodWarnings:
 
     async def _first(self, namespace: str, uid: str) -> Object | None:
         async with self._turns.place(namespace):
-            async for warning in self._cluster.watch_events(namespace, uid):
+            about = {"involvedObject.uid": uid, "type": "Warning"}
+            async for warning in self._cluster.watch_events(namespace, about):
                 said = f"{warning.get('reason')} {warning.get('message')}"
                 if said not in self._told:
                     self._told.add(said)

@@ -27,7 +27,7 @@ from outhaul_api.vocabulary import (
 from outhaul_operator import encoding, guarded, names, ownership
 from outhaul_operator.agentoutputs import Output as AgentOutput
 from outhaul_operator.budget import Budget, BudgetError, weight
-from outhaul_operator.cluster import FORBIDDEN, AlreadyExistsError, Cluster, Kind, NotFoundError, Object, RefusedError
+from outhaul_operator.cluster import AlreadyExistsError, Cluster, Kind, NotFoundError, Object, RefusedError
 from outhaul_operator.verdicts import RunFailedError
 
 MAX_RECORD_BYTES = 1_400_000
@@ -96,7 +96,7 @@ async def publish_run(
         existing = await cluster.get(Kind.INSTALLATION_OUTPUT, action.metadata.namespace, run)
         _demand_same(existing, record, action)
     except RefusedError as error:
-        if error.status == FORBIDDEN:
+        if error.is_by_policy:
             raise
         raise RunFailedError(Reason.BAD_OUTPUT, f"the record of the outputs was refused: {error.message}") from error
     return Publication(record=run, secrets=encoded.secrets, too_large=encoded.too_large)
@@ -167,7 +167,7 @@ async def _write_run_secret(cluster: Cluster, action: AgentAction, name: str, da
                 f"Secret {name} of this run exists with other outputs than the agent now serves",
             ) from None
     except RefusedError as error:
-        if error.status == FORBIDDEN:
+        if error.is_by_policy:
             raise
         raise RunFailedError(Reason.BAD_OUTPUT, f"the Secret of the outputs was refused: {error.message}") from error
 

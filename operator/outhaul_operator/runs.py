@@ -30,6 +30,7 @@ from outhaul_operator import (
     situations,
     starts,
     statuses,
+    stops,
     validation,
 )
 from outhaul_operator.accounts import Account
@@ -56,6 +57,8 @@ from outhaul_operator.view import Key, key_of
 
 _REDIAL_S = (0.1, 2.0)
 """The first and the longest pause before an agent that did not answer is dialled again."""
+_LAST_S = 60.0
+"""How long the end of a pod is waited for whose agent was told to stop, and has said how the run has ended."""
 _SHORT_S = 30.0
 """What is a short conversation with an agent."""
 
@@ -127,6 +130,8 @@ class _Run:
         self._results = Results(context)
         self._keeper = Keeper(context)
         self._action: AgentAction | None = None
+        self._heard: RunState | None = None
+        """How the run has ended, by its agent's own account."""
         self._cancelled = asyncio.Event()
         """Set once somebody asks for the run to stop."""
         self._where_to_look = ""
@@ -158,8 +163,9 @@ class _Run:
                 return
             left_s = max(self._start.left_s, 1.0)
             raise WaitingError(error.reason, error.message, at_most_s=left_s) from error
-        except RefusedError as error:
-            if self._status.phase is ActionPhase.RUNNING:
+        except ApiError as error:
+            is_refused = isinstance(error, RefusedError) or error.is_by_policy
+            if is_refused and self._status.phase is ActionPhase.RUNNING:
                 await self._account.note(statuses.refused(self._status, error.message))
             raise
         finally:
@@ -200,6 +206,10 @@ class _Run:
                 return
             if situation.stage is Stage.WAITING:
                 await self._wait(obj, situation, changed)
+            elif self._is_stopped:
+                if not await is_set(changed, _LAST_S):
+                    await self._from_last_word(action, situation)
+                    return
             elif await self._from_agent(action, situation, provenance):
                 return
             else:
@@ -234,13 +244,13 @@ class _Run:
         if await self._results.were_stored(action):
             await self._end(await self._results.show_again(action, self._status))
             return None
+        situation = situations.gone(self._pod.name)
         last = self._view.last(self._pod)
         if last is not None and ownership.is_of_run(last, action):
             ended = situations.situation(last)
-            if ended.stage is Stage.ENDED:
-                await self._from_last_word(action, ended)
-                return None
-        raise RunFailedError(Reason.POD_LOST, f"pod {self._pod.name} is gone and did not say how it ended")
+            situation = ended if ended.stage is Stage.ENDED else situation
+        await self._from_last_word(action, situation)
+        return None
 
     async def _wait(self, pod: Object, situation: Situation, changed: asyncio.Event) -> None:
         """Waits for a pod that has not started; it goes where the run was cancelled, or its time is over."""
@@ -263,6 +273,11 @@ class _Run:
 
     # -- the agent
 
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether the agent was told to stop by somebody else; by whom shows in its pod's end, which is near."""
+        return self._heard is not None and self._heard.phase is ActionPhase.CANCELLED and not self._cancelled.is_set()
+
     async def _wait_for_agent(self, changed: asyncio.Event) -> None:
         """Waits before an agent that did not answer is dialled again, or until the pod changes."""
         if self._cancelled.is_set() and self._redial_s == self._longest_redial_s:
@@ -284,7 +299,7 @@ class _Run:
                 if not self._was_cut_short:
                     self._redial_s = _REDIAL_S[0]
                 self._account.status = statuses.running(self._status, situation, names.pod_name(action.metadata.name))
-                final, told_at = await self._through_agent(action, agent, provenance)
+                result = await self._through_agent(action, agent, provenance)
         except (agents.AgentUnreachable, UnknownAuthorityError) as error:
             self._was_cut_short = time.monotonic() - began < _SHORT_S
             _logger.debug("the agent is not reached: %s", error)
@@ -296,21 +311,30 @@ class _Run:
             raise RunFailedError(Reason.PROTOCOL_MISMATCH, str(error)) from error
         except agents.AgentError as error:
             raise RunFailedError(Reason.AGENT_MISBEHAVED, str(error)) from error
+        if result is None:
+            return False
+        final, told_at = result
         await self._end(final)
         metrics.PUBLISH_SECONDS.observe(time.monotonic() - told_at)
         return True
 
     async def _through_agent(
         self, action: AgentAction, agent: agents.Agent, provenance: Provenance
-    ) -> tuple[AgentActionStatus, float]:
-        """Follows the run to its end and stores what it brought; returns the status to end with, and since when."""
+    ) -> tuple[AgentActionStatus, float] | None:
+        """Follows the run to its end and stores what it brought; returns the status to end with, and since when.
+
+        None: the agent was told to stop, and not by us.
+        """
         try:
             async with asyncio.timeout(statuses.seconds_left(action, self._status)):
-                state = self._explained(await self._follow(action, agent))
+                heard = self._heard = await self._follow(action, agent)
         except TimeoutError:
             raise agents.AgentMisbehaved("the agent goes on although the run's time has long been over") from None
         told_at = time.monotonic()
         self._account.status = await self._keeper.keep(action, agent, self._status)
+        if self._is_stopped:
+            return None
+        state = self._explained(heard)
         final, digest = await self._results.haul(action, agent, self._status, state, provenance)
         with suppress(agents.AgentUnreachable):
             # Everything is stored: an agent that does not hear of it lingers, no more.
@@ -353,7 +377,7 @@ class _Run:
     # -- the end
 
     async def _from_last_word(self, action: AgentAction, situation: Situation) -> None:
-        """Ends a run whose agent is gone, by what it left as its pod's termination message.
+        """Ends a run whose agent is gone, by what it left as its pod's termination message, or has said before.
 
         Raises:
             RunFailedError: It failed, or its outputs are lost with it.
@@ -362,14 +386,20 @@ class _Run:
             why = self._start.given_up or (situation.reason, situation.message)
             await self._end_failed(*why, unstarted=True)
             return
-        if situation.result is None:
-            raise RunFailedError(situation.reason, situation.message)
-        if not situation.result.is_of(_step_names(action)):
+        state = situation.result or self._heard
+        if state is None:
+            why = situation.reason, situation.message
+            if situation.reason is Reason.POD_LOST:
+                why = await stops.why_gone(self._cluster, self._pod.namespace, situation)
+            raise RunFailedError(*why)
+        if not state.is_of(_step_names(action)):
             raise RunFailedError(
                 Reason.AGENT_MISBEHAVED,
                 f"{situation.message}, and its last word speaks of steps that are not the run's",
             )
-        state = self._explained(situation.result)
+        if state.phase is ActionPhase.CANCELLED and not self._cancelled.is_set():
+            state = await self._stopped(state, situation)
+        state = self._explained(state)
         status = statuses.progressed(self._status, state)
         if not state.is_final:
             # It ended in the middle of its work: what its last word says of steps is true, but it is no end.
@@ -385,8 +415,17 @@ class _Run:
         else:
             self._account.status = status
             raise RunFailedError(
-                Reason.OUTPUTS_LOST, "every command succeeded, but the agent ended before its outputs were stored"
+                Reason.OUTPUTS_LOST,
+                f"every command succeeded, but the agent ended before its outputs were stored: {situation.message}",
             )
+
+    async def _stopped(self, state: RunState, situation: Situation) -> RunState:
+        """Returns how a run has ended that was stopped from outside: it has failed, unless somebody deleted its pod."""
+        why = await stops.why_stopped(self._cluster, self._pod.namespace, situation)
+        if why is None:
+            return state
+        reason, words = why
+        return dataclasses.replace(state, phase=ActionPhase.FAILED, reason=reason, message=f"{words}; {state.message}")
 
     async def _end(self, status: AgentActionStatus) -> None:
         if self._action is not None:

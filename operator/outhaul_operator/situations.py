@@ -41,6 +41,10 @@ class Situation:
     """The pod's name."""
     is_unstarted: bool = False
     """Whether the pod has ended, and nothing says that its container was ever started."""
+    is_taken: bool = False
+    """Whether Kubernetes says that it has ended the pod, for the reason and with the message that are here."""
+    is_deleted: bool = False
+    """Whether somebody has asked for the pod's deletion."""
 
 
 _NEVER = "1970-01-01T00:00:00Z"
@@ -53,11 +57,20 @@ _PULL_REASONS = {
     "InvalidImageName",
     "RegistryUnavailable",
 }
+_NODE_REASONS = {"Preempting", "NodeShutdown", "Shutdown", "Terminated"}
+"""Of pods that their node has ended, beside evictions."""
 
 
 def situation(obj: Object) -> Situation:
     """Reads a pod's status."""
-    return replace(_situation(obj), pod=obj["metadata"]["name"])
+    metadata = obj["metadata"]
+    return replace(_situation(obj), pod=metadata["name"], is_deleted="deletionTimestamp" in metadata)
+
+
+def gone(name: str) -> Situation:
+    """Returns what there is to say of a pod that is not there any more."""
+    message = f"pod {name} is gone and did not say how it ended"
+    return Situation(Stage.ENDED, Reason.POD_LOST, message, pod=name, is_deleted=True)
 
 
 def _situation(obj: Object) -> Situation:
@@ -71,7 +84,8 @@ def _situation(obj: Object) -> Situation:
     if "terminated" in state:
         return _ended(name, status, state["terminated"])
     if status.get("phase") in {"Failed", "Succeeded"}:
-        return _ended(name, status, {})
+        # Where the container is said to run, old kubelets are about to end it, and never say that it has ended.
+        return _ended(name, status, {}, began=state.get("running", {}).get("startedAt"))
     if "running" in state and status.get("podIP"):
         return Situation(
             Stage.RUNNING,
@@ -106,9 +120,11 @@ def _waiting(name: str, conditions: dict[str, Any], waiting: dict[str, Any]) -> 
     return Situation(Stage.WAITING, Reason.POD_PENDING, f"pod {name} is being started", scheduled=scheduled)
 
 
-def _ended(name: str, status: dict[str, Any], terminated: dict[str, Any]) -> Situation:
+def _ended(name: str, status: dict[str, Any], terminated: dict[str, Any], began: str | None = None) -> Situation:
     result = from_termination_message(terminated.get("message", ""))
     words = ": ".join(part for part in (status.get("reason"), status.get("message")) if part)
+    began = terminated.get("startedAt") or began or _NEVER
+    taken = _taken(name, status)
     reason, message = (
         Reason.AGENT_CRASHED,
         f"the agent in pod {name} ended with code {terminated.get('exitCode')}" + (f" ({words})" if words else ""),
@@ -118,17 +134,37 @@ def _ended(name: str, status: dict[str, Any], terminated: dict[str, Any]) -> Sit
             Reason.OOM_KILLED,
             f"pod {name} ran out of memory; raise its limit in AgentConfig.spec.podTemplate",
         )
-    elif status.get("reason") == "Evicted":
-        reason, message = Reason.EVICTED, f"pod {name} was evicted: {status.get('message', '')}"
+    elif taken is not None:
+        reason, message = taken
     elif not terminated:
-        reason, message = (
-            Reason.POD_LOST,
-            f"pod {name} ended before its agent started ({words or 'no reason given'})",
-        )
+        how = "before its agent started" if began == _NEVER else "while its agent ran"
+        reason, message = Reason.POD_LOST, f"pod {name} ended {how} ({words or 'no reason given'})"
     elif terminated.get("reason") in {"StartError", "ContainerCannotRun"}:
         reason = Reason.CONTAINER_NOT_STARTED
         message = f"pod {name} has no outhaul-agent to start: {terminated.get('message', '')}"
         result = None
-    began = terminated.get("startedAt") or _NEVER
-    is_unstarted = result is None and began == _NEVER
-    return Situation(Stage.ENDED, reason, message, scheduled=True, result=result, is_unstarted=is_unstarted)
+    return Situation(
+        Stage.ENDED,
+        reason,
+        message,
+        scheduled=True,
+        result=result,
+        is_unstarted=result is None and began == _NEVER,
+        is_taken=(reason, message) == taken,
+    )
+
+
+def _taken(name: str, status: dict[str, Any]) -> tuple[Reason, str] | None:
+    """Returns why Kubernetes has ended a pod, in its words; None where it does not say so."""
+    why, words = status.get("reason"), status.get("message", "")
+    if why == "Evicted":
+        return Reason.EVICTED, f"pod {name} was evicted: {words}"
+    if why == "DeadlineExceeded":
+        return Reason.TIMED_OUT, f"pod {name} was ended after its activeDeadlineSeconds: {why}: {words}"
+    if why in _NODE_REASONS:
+        return Reason.EVICTED, f"pod {name} was ended by its node: {why}: {words}"
+    for one in status.get("conditions", []):
+        # Of servers since 1.26.
+        if one["type"] == "DisruptionTarget" and one["status"] == "True":
+            return Reason.EVICTED, f"pod {name} was taken away: {one.get('reason', '')}: {one.get('message', '')}"
+    return None

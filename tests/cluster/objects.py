@@ -30,6 +30,7 @@ _PATHS = {
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims"),
     "ResourceQuota": ("/api/v1", "resourcequotas"),
+    "LimitRange": ("/api/v1", "limitranges"),
     "ServiceAccount": ("/api/v1", "serviceaccounts"),
     "ConfigMap": ("/api/v1", "configmaps"),
     "Secret": ("/api/v1", "secrets"),

@@ -5,15 +5,12 @@ every request that the policy's rules name, and it answers as the policy's expre
 """
 
 import base64
-import http.server
-import json
-import ssl
-import threading
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cluster import webhooks
 from cluster.controlplane import ControlPlane
 from cluster.errors import RequestFailed
 from cluster.objects import Json, Objects
@@ -21,7 +18,6 @@ from cluster.stack import REPOSITORY, Stack, operator_user
 from cluster.waiting import until
 from policies import Policy
 
-WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 JSON_PATCH, MERGE = "application/json-patch+json", "application/merge-patch+json"
 COMMAND = {"name": "main", "command": ["sh", "-c", 'printf up > "$OUTHAUL_OUTPUTS/state"']}
 SPEC: dict[str, Any] = {"engine": "exec", "commands": {"install": [COMMAND], "uninstall": [COMMAND]}}
@@ -34,15 +30,13 @@ class Reviews:
         self.policy = Policy(REPOSITORY / "deploy/components/admission-policy/policy.yaml")
         self.requests: list[Json] = []
 
-    def answer(self, review: Json) -> Json:
-        """Answers an AdmissionReview."""
-        request = review["request"]
+    def answer(self, request: Json) -> Json:
+        """Answers the request of an AdmissionReview."""
         self.requests.append(request)
         refusal = self.policy.refusal(request)
-        response: Json = {"uid": request["uid"], "allowed": refusal is None}
-        if refusal is not None:
-            response["status"] = {"code": 422, "message": refusal}
-        return {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}
+        if refusal is None:
+            return {"allowed": True}
+        return {"allowed": False, "status": {"code": 422, "message": refusal}}
 
     def of_the_operator(self, namespace: str) -> set[tuple[str, str]]:
         """Operation and the Secret's type of each request of the operator in a namespace."""
@@ -58,62 +52,22 @@ class Reviews:
 def reviews(stack: Stack, shared_objects: Objects) -> Iterator[Reviews]:
     """The policy, in force in the module's namespace."""
     found = Reviews()
+    plane, namespace = stack.control_plane, shared_objects.namespace
+    with (
+        webhooks.serving(plane, found.answer) as url,
+        webhooks.registered(plane, namespace, url, found.policy.rules),
+    ):
+        secrets = as_operator(plane, namespace)
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            length = int(self.headers["Content-Length"])
-            body = json.dumps(found.answer(json.loads(self.rfile.read(length)))).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+        def refused() -> bool:
+            try:
+                secrets.create("Secret", f"probe-{uuid.uuid4().hex[:10]}")
+            except RequestFailed:
+                return True
+            return False
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    plane = stack.control_plane
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    pair = plane.authority.issue("webhook", "webhook", names=["127.0.0.1"])
-    context.load_cert_chain(pair.certificate, pair.key)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    name = f"reviews-{uuid.uuid4().hex[:10]}"
-    try:
-        _register(plane, name, shared_objects.namespace, server.server_address[1], found.policy.rules)
+        until(refused, what="the API server asks the webhook")
         yield found
-    finally:
-        plane.request("DELETE", f"{WEBHOOKS}/{name}")
-        server.shutdown()
-        server.server_close()
-
-
-def _register(plane: ControlPlane, name: str, namespace: str, port: int, rules: list[Json]) -> None:
-    label = {"metadata": {"labels": {"reviewed-by": name}}}
-    plane.request("PATCH", f"/api/v1/namespaces/{namespace}", label, content_type=MERGE)
-    authority = base64.b64encode(plane.authority.ca.certificate.read_bytes()).decode()
-    webhook = {
-        "name": "reviews.outhaul.dev",
-        "clientConfig": {"url": f"https://127.0.0.1:{port}/", "caBundle": authority},
-        "rules": rules,
-        "namespaceSelector": {"matchLabels": {"reviewed-by": name}},
-        "failurePolicy": "Fail",
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-        "timeoutSeconds": 30,
-    }
-    plane.request("POST", WEBHOOKS, {"metadata": {"name": name}, "webhooks": [webhook]})
-    secrets = as_operator(plane, namespace)
-
-    def refused() -> bool:
-        try:
-            secrets.create("Secret", f"probe-{uuid.uuid4().hex[:10]}")
-        except RequestFailed:
-            return True
-        return False
-
-    until(refused, what="the API server asks the webhook")
 
 
 def as_operator(plane: ControlPlane, namespace: str) -> Objects:

@@ -359,6 +359,28 @@ async def test_each_failure_has_its_class(
     assert str(caught.value) == "patch secrets tenant/s: the server's own words"
 
 
+@pytest.mark.parametrize(
+    ("status", "message", "expected"),
+    [
+        (403, 'pods "p" is forbidden: exceeded quota: none', True),
+        (400, 'admission webhook "pods.example.com" denied the request: not today', True),
+        (500, 'Internal error occurred: failed calling webhook "pods.example.com": connection refused', True),
+        (422, "pods \"p\" is forbidden: ValidatingAdmissionPolicy 'a' with binding 'b' denied request: no", True),
+        (422, 'Pod "p" is invalid: spec.containers: Required value', False),
+        (500, "Internal error occurred: etcdserver: request timed out", False),
+        (429, "too many requests", False),
+    ],
+)
+async def test_a_policy_is_told_from_a_mistake(
+    server: Server, cluster: Cluster, status: int, message: str, *, expected: bool
+) -> None:
+    """What keeps an object out without finding fault with it is told, whatever status it chooses, or has by failing."""
+    server.will(failure(status, "", message))
+    with pytest.raises(ApiError) as caught:
+        await cluster.create(Kind.POD, BODY)
+    assert caught.value.is_by_policy is expected
+
+
 async def test_a_failed_create_names_the_object(server: Server, cluster: Cluster) -> None:
     """The name is in the body then, not in the path."""
     server.will(failure(409, "AlreadyExists"))
@@ -580,7 +602,7 @@ async def test_watches_take_no_turns(server: Server, cluster: Cluster) -> None:
         return response
 
     async def watch() -> None:
-        async for _ in cluster.watch_events("tenant", "u"):
+        async for _ in cluster.watch_events("tenant", {"involvedObject.uid": "u"}):
             pass
 
     server.will(*[hold] * 110)
@@ -619,9 +641,12 @@ def line(type_: str, content: object) -> bytes:
     return json.dumps({"type": type_, "object": content}).encode() + b"\n"
 
 
+ABOUT = {"involvedObject.uid": "u-1", "type": "Warning"}
+
+
 async def collect(cluster: Cluster) -> list[Any]:
     """Returns everything that a watch of events brings."""
-    return [event async for event in cluster.watch_events("tenant", "u-1")]
+    return [event async for event in cluster.watch_events("tenant", ABOUT)]
 
 
 async def test_events_come_one_by_one(server: Server, cluster: Cluster) -> None:
@@ -656,7 +681,7 @@ async def test_a_stream_that_breaks(server: Server, cluster: Cluster, answer: Sc
     came = []
 
     async def take() -> None:
-        async for event in cluster.watch_events("tenant", "u-1"):
+        async for event in cluster.watch_events("tenant", ABOUT):
             came.append(event)  # noqa: PERF401 - what came before the error matters
 
     with pytest.raises(UnavailableError, match="watch events in tenant"):

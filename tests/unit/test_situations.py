@@ -205,6 +205,43 @@ def test_an_evicted_pod_quotes_the_kubelet(terminated: dict[str, Any] | None) ->
     assert "ephemeral-storage" in found.message
 
 
+def test_an_end_that_kubernetes_has_brought_about_is_told_apart() -> None:
+    """An eviction, a deadline and a node that goes down are said to be Kubernetes' doing; an end by itself is not."""
+    for why, reason in {
+        "Evicted": Reason.EVICTED,
+        "Preempting": Reason.EVICTED,
+        "Terminated": Reason.EVICTED,
+        "DeadlineExceeded": Reason.TIMED_OUT,
+    }.items():
+        found = ended({"reason": why, "message": "in its own words"}, exitCode=143, reason="Error")
+        assert (found.reason, found.is_taken) == (reason, True)
+        assert "in its own words" in found.message
+    assert not ended(exitCode=143, reason="Error").is_taken
+    assert not ended({"reason": "Evicted"}, exitCode=137, reason="OOMKilled").is_taken
+
+
+def test_a_disruption_is_quoted() -> None:
+    """Newer servers say in a condition who has taken the pod away."""
+    target = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": "default-scheduler: preempting to accommodate a higher priority pod",
+    }
+    found = ended({"conditions": [SCHEDULED, target]}, exitCode=143, reason="Error")
+    assert (found.reason, found.is_taken) == (Reason.EVICTED, True)
+    assert "PreemptionByScheduler: default-scheduler: preempting" in found.message
+    assert not ended({"conditions": [{**target, "status": "False"}]}, exitCode=143, reason="Error").is_taken
+
+
+def test_old_kubelets_end_a_pod_before_its_container() -> None:
+    """A pod that has failed while its container runs has ended, and is not said never to have started."""
+    running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+    found = read({"phase": "Failed", "podIP": "10.0.0.7", "conditions": [SCHEDULED]}, running)
+    assert (found.stage, found.reason, found.is_unstarted) == (Stage.ENDED, Reason.POD_LOST, False)
+    assert "while its agent ran" in found.message
+
+
 @pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun"])
 def test_an_image_without_an_agent_is_told(reason: str) -> None:
     """A container whose program is not there did not start; the runtime's words are no agent's."""
