@@ -28,11 +28,13 @@ from soak.replicas import GIVEN_UP, NAMES, Replicas
 MINUTES = float(os.environ.get("OUTHAUL_SOAK_MINUTES", "10"))
 SEED = int(os.environ.get("OUTHAUL_SOAK_SEED") or random.SystemRandom().randrange(10**6))
 NAMESPACES = 3
-CHANGE_S, BIRTH_S = 4.0, 1.5
+CHANGE_S, BIRTH_S = 6.0, 1.5
 """Between two changes, on average; and between two Installations that are made at the beginning."""
+LOOK_S = 2.0
+"""Between two looks, which list everything."""
 STORM_S = 150.0
 """After so much time everything is left alone, comes to rest, and is looked at."""
-REST_S = 300.0
+REST_S = 600.0
 """In which everything comes to rest; it takes some twenty seconds."""
 TTL_S = 5
 EXPLAINED = "|".join([*GIVEN_UP, "kopf.*Request attempt #.* failed; (will retry|TCP closed; will re-authenticate)"])
@@ -84,7 +86,7 @@ class Soak:
                 one, disturbed = next(self.schedule), time.monotonic()
             if now >= looked:
                 self.look()
-                looked = now + 1
+                looked = now + LOOK_S
             time.sleep(0.2)
 
     def look(self) -> None:

@@ -116,7 +116,8 @@ def broken(wishes: Iterable[Wish], snapshot: Snapshot, looks: Looks, lines: list
 def _said_twice(snapshot: Snapshot) -> list[str]:
     said = Counter[tuple[str, ...]]()
     for one in snapshot.all("Event"):
-        if one.get("source", {}).get("component") == "outhaul":
+        # Of two uninstalls this one says the same; all others name their run.
+        if one.get("source", {}).get("component") == "outhaul" and one["reason"] != "Uninstalled":
             said[(one["involvedObject"]["uid"], one["type"], one["reason"], one["message"])] += one["count"]
     return [f"said {times} times: {fact}" for fact, times in said.items() if times > 1]
 
