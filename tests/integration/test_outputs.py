@@ -243,7 +243,8 @@ def test_more_outputs_than_one_record_holds(count: int, objects: Objects) -> Non
     program = f"import sys; json.dump({{f'output-{{i}}': i for i in range({count})}}, sys.stdout)"
     source = {"command": {"command": ["python", "-c", f"import json; {program}"], "format": "json"}}
     objects.install("many", **python("pass", **{"from": [source]}))
-    run = objects.ran("many", 1)
+    # Each is fetched by a request of its own.
+    run = objects.ran("many", 1, timeout=240)
     assert (run["status"]["phase"], run["status"]["reason"]) == ("Failed", "OutputTooLarge")
     assert "output fewer, or give them shorter names" in run["status"]["message"]
     objects.delete("Installation", "many")
