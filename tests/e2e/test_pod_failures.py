@@ -240,9 +240,8 @@ def test_its_node_does_not_report(shared: Objects, outhaul: Deployment) -> None:
     outhaul.kubectl("delete", "node", LOST)
 
 
-def test_it_takes_too_much_room(shared: Objects, outhaul: Deployment) -> None:
+def test_it_takes_too_much_room(shared: Objects) -> None:
     """The kubelet evicts it, and its words are told."""
-    begun(outhaul, shared, "evicted")
     failed(shared, "evicted", "Evicted", "Usage of EmptyDir volume", "exceeds the limit", timeout=LONG)
     assert shared.get("Pod", run_of(shared, "evicted"))["status"]["reason"] == "Evicted"
 
