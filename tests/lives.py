@@ -153,7 +153,9 @@ WRITES = {
     },
     "recollect": _PUBLISHED
     | {"patch installationoutputs service-*", "patch secrets service-outputs", "delete agentactions service-*"},
-    "uninstall": _STEPS | {"patch installationoutputs service-*", "patch installations service"},
+    # With the Installation goes its last run, and the garbage collector may be the first with that one's Secret.
+    "uninstall": (_STEPS - {"delete secrets service-*-run"})
+    | {"patch installationoutputs service-*", "patch installations service"},
 }
 """What changes something, by stage: with the names of objects as `walks` has them."""
 RUNS = 4
