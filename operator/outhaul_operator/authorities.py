@@ -260,7 +260,7 @@ class Authorities:
     async def _give_up_unused(self) -> None:
         """Drops former authorities that no run in flight was started under."""
         known, secret = self._known, self._secret
-        seen = keyring.in_use(self._seen(Kind.AGENT_ACTION), self._seen(Kind.POD))
+        seen = keyring.in_use(self._view.objects(Kind.AGENT_ACTION), self._view.objects(Kind.POD))
         if known.without_unused(seen, _now()) == known:
             return
         # The server's own word, asked for after the authorities became former ones: what was seen may be behind.
@@ -274,10 +274,6 @@ class Authorities:
         except (ConflictError, NotFoundError):
             return
         _logger.info("authorities: %d former ones were given up", len(known.formers) - len(kept.formers))
-
-    def _seen(self, kind: Kind) -> list[Object]:
-        found = (self._view.get(key) for key in self._view.keys(kind))
-        return [obj for obj in found if obj is not None]
 
     async def _listed(self, kind: Kind, labels: Mapping[str, str]) -> list[Object]:
         namespaces = self._settings.watch_namespaces or (None,)

@@ -11,11 +11,10 @@ from outhaul_api.agentconfig import AgentConfigSpec
 from outhaul_api.vocabulary import SecretType
 from pydantic import ValidationError
 
-from outhaul_operator import configs, guarded, names, ownership
+from outhaul_operator import configs, guarded, launches, names, ownership
 from outhaul_operator.cluster import Kind, NotFoundError, Object
 from outhaul_operator.context import Context
 from outhaul_operator.verdicts import VerdictError
-from outhaul_operator.view import Key
 
 DEFAULT_TTL_S = 600
 _LATELY_S = 86400
@@ -62,7 +61,7 @@ class Cleaner:
         return None
 
     async def _pod(self, action: AgentAction, *, is_late: bool) -> Object | None:
-        key = Key(Kind.POD, action.metadata.namespace, names.pod_name(action.metadata.name))
+        key = launches.pod_key(action)
         pod = self._context.view.get(key)
         if pod is not None or is_late or action.metadata.uid in self._clean:
             return pod

@@ -82,6 +82,11 @@ class ApiError(Exception):
         """Whether a quota, a right or an admission policy says no, or cannot be asked: all that may change."""
         return self.status == _FORBIDDEN or any(words in self.message for words in _ADMISSION)
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the answer is no, for good or for now; no answer, and a passing fault, are none."""
+        return isinstance(self, RefusedError) or self.is_by_policy
+
 
 class NotFoundError(ApiError):
     """The object, or its namespace, does not exist."""

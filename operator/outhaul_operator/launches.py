@@ -14,21 +14,18 @@ from outhaul_api.vocabulary import AUTHORITY_LABEL, ActionPhase, Reason, SecretT
 from outhaul_grpc.layout import ROOTS_FILE
 
 from outhaul_operator import guarded, names, ownership, pods, trust
-from outhaul_operator.cluster import (
-    AlreadyExistsError,
-    ApiError,
-    ConflictError,
-    Kind,
-    NotFoundError,
-    Object,
-    RefusedError,
-)
+from outhaul_operator.cluster import AlreadyExistsError, ApiError, ConflictError, Kind, NotFoundError, Object
 from outhaul_operator.context import Context
 from outhaul_operator.verdicts import RunFailedError, WaitingError
 from outhaul_operator.view import Key
 
 _LONGEST_S = 365 * 86400.0
 """Of what certificates are made for: whoever writes a timeout does not decide that a root lives for centuries."""
+
+
+def pod_key(action: AgentAction) -> Key:
+    """Returns the key of the run's pod."""
+    return Key(Kind.POD, action.metadata.namespace, names.pod_name(action.metadata.name))
 
 
 async def launch(context: Context, action: AgentAction, config: AgentConfigSpec, image: str) -> Key:
@@ -38,8 +35,7 @@ async def launch(context: Context, action: AgentAction, config: AgentConfigSpec,
         RunFailedError: An object of a name that the run needs exists and belongs to something else.
         WaitingError: The API server refuses the pod; its words are quoted.
     """
-    name = names.pod_name(action.metadata.name)
-    key = Key(Kind.POD, action.metadata.namespace, name)
+    key = pod_key(action)
     if action.status.pod is not None or ownership.is_of_run(context.view.get(key), action):
         return key
     body = pods.pod(action, config, image)
@@ -51,7 +47,7 @@ async def launch(context: Context, action: AgentAction, config: AgentConfigSpec,
         if not ownership.is_of_run(created, action):
             raise RunFailedError(
                 Reason.NAME_TAKEN,
-                f"pod {name} exists and is not of this run; delete it, then ask for another run",
+                f"pod {key.name} exists and is not of this run; delete it, then ask for another run",
             ) from None
     except ApiError as error:
         _refuse("pod", error)
@@ -96,7 +92,7 @@ async def _write_run_secret(context: Context, action: AgentAction, config: Agent
 
 def _refuse(what: str, error: ApiError) -> NoReturn:
     """Says what keeps a run from its start where the API server does; a passing fault is no more than that."""
-    if isinstance(error, RefusedError) or error.is_by_policy:
+    if error.is_refusal:
         raise WaitingError(Reason.POD_REFUSED, f"the API server refuses the run's {what}: {error.message}") from error
     raise error
 
@@ -109,7 +105,7 @@ async def is_launched(context: Context, action: AgentAction) -> bool:
     """Tells whether a run's pod is there, or was."""
     if action.status.pod is not None:
         return True
-    key = Key(Kind.POD, action.metadata.namespace, names.pod_name(action.metadata.name))
+    key = pod_key(action)
     try:
         pod = context.view.get(key) or await context.cluster.get(*key)
     except NotFoundError:
@@ -149,7 +145,7 @@ async def take_back(context: Context, action: AgentAction) -> bool:
     if action.status.phase is not ActionPhase.PENDING:
         return False
     namespace, name = action.metadata.namespace, action.metadata.name
-    pod = context.view.get(Key(Kind.POD, namespace, names.pod_name(name)))
+    pod = context.view.get(pod_key(action))
     if not ownership.is_of_run(pod, action):
         pod = None
     if pod is not None and pod.get("status", {}).get("phase", "Pending") != "Pending":

@@ -37,13 +37,7 @@ from outhaul_operator.accounts import Account
 from outhaul_operator.agentstates import RunState
 from outhaul_operator.authorities import UnknownAuthorityError
 from outhaul_operator.cleanups import Cleaner
-from outhaul_operator.cluster import (
-    ApiError,
-    Kind,
-    NotFoundError,
-    Object,
-    RefusedError,
-)
+from outhaul_operator.cluster import ApiError, Kind, NotFoundError, Object
 from outhaul_operator.context import Context
 from outhaul_operator.keeping import Keeper
 from outhaul_operator.podwarnings import LOOK_AGAIN_S, MOST, is_set
@@ -164,8 +158,7 @@ class _Run:
             left_s = max(self._start.left_s, 1.0)
             raise WaitingError(error.reason, error.message, at_most_s=left_s) from error
         except ApiError as error:
-            is_refused = isinstance(error, RefusedError) or error.is_by_policy
-            if is_refused and self._status.phase is ActionPhase.RUNNING:
+            if error.is_refusal and self._status.phase is ActionPhase.RUNNING:
                 await self._account.note(statuses.refused(self._status, error.message))
             raise
         finally:
