@@ -20,6 +20,7 @@ from outhaul_operator.authorities import SECRET_NAME
 COMPONENT = Path(__file__).parents[2] / "deploy/components/own-ca"
 OWN = "outhaul-own-ca"
 SOON = ("--resync-seconds", "1")
+ROTATE = {"metadata": {"annotations": {"outhaul.dev/rotate": "now"}}}
 
 SOAK_RUNS = int(os.environ.get("OUTHAUL_SOAK_RUNS", "30"))
 AT_ONCE = 6
@@ -28,9 +29,13 @@ SOAK_TIMEOUT = 60.0 + 5.0 * SOAK_RUNS
 
 @pytest.fixture
 def home(stack: Stack) -> Iterator[Objects]:
-    """The operator's own namespace. Whatever becomes of a test, the next one has the usual operator."""
-    yield Objects(stack.control_plane, OPERATOR_NAMESPACE)
-    stack.restart_operator()
+    """The operator's own namespace. Whatever becomes of a test, the next one has the usual operator and root."""
+    namespace = Objects(stack.control_plane, OPERATOR_NAMESPACE)
+    yield namespace
+    stack.control_plane.processes.stop(OPERATOR, grace=10)
+    # An operator that runs would make a root that lives as long as this test's options say.
+    namespace.patch("Secret", SECRET_NAME, ROTATE)
+    stack.start_operator()
 
 
 def stored(home: Objects) -> keyring.Keyring:
@@ -68,7 +73,7 @@ def test_a_run_in_flight_survives_an_exchange(objects: Objects, home: Objects, s
     stack.restart_operator(*SOON)
     objects.install("long", **script("sleep 10"))
     old = started(objects, "long")
-    home.patch("Secret", SECRET_NAME, {"metadata": {"annotations": {"outhaul.dev/rotate": "now"}}})
+    home.patch("Secret", SECRET_NAME, ROTATE)
     until(lambda: current(home) != old, what="another root signs, noticed without a restart or a run")
     stack.kill_operator()
     stack.start_operator(*SOON)
