@@ -48,7 +48,7 @@ async def run(settings: Settings) -> int:
         return EXIT_CODES[pb.PHASE_FAILED]
     try:
         await _work(spec, settings, progress, service, stop)
-        await _hold(spec.linger_seconds, service, stop)
+        await _hold(spec.linger_seconds, spec.stop_grace_seconds or STOP_GRACE, service, stop)
     finally:
         await server.stop()
     return EXIT_CODES[progress.phase]
@@ -130,10 +130,15 @@ def _prepare(spec: pb.RunSpec, settings: Settings, environment: dict[str, str], 
         return None
 
 
-async def _hold(linger: float, service: AgentService, stop: asyncio.Event) -> None:
-    """Waits until the outputs are stored, nobody can be expected to come for them, or the pod is to go."""
-    waits = [asyncio.ensure_future(event.wait()) for event in (service.acknowledged, stop)]
+async def _hold(linger: float, grace: float, service: AgentService, stop: asyncio.Event) -> None:
+    """Waits until the outputs are stored, or nobody can be expected to come for them.
+
+    A pod that is to go keeps its outputs as long as it may: where a node is drained, the operator may have been on it.
+    """
+    stored, stopped = waits = [asyncio.ensure_future(event.wait()) for event in (service.acknowledged, stop)]
     await asyncio.wait(waits, timeout=linger, return_when=asyncio.FIRST_COMPLETED)
+    if stopped.done() and service.holds_outputs:
+        await asyncio.wait([stored], timeout=grace)
     for wait in waits:
         wait.cancel()
     _log.info("the outputs are %s", "stored" if service.acknowledged.is_set() else "given up: nobody took them")

@@ -47,6 +47,11 @@ class AgentService(AgentServicer):
         digests = ((info.name, bytes.fromhex(info.sha256)) for info in self._infos)
         self._digest = protocol.outputs_digest(digests)
 
+    @property
+    def holds_outputs(self) -> bool:
+        """Whether there is any."""
+        return bool(self._outputs)
+
     def hold_source(self, source: bytes | None) -> None:
         """Takes the copy of what the run is made from; None: it is too large, empty: there is none."""
         self._source = source

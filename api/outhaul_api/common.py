@@ -98,8 +98,6 @@ class ObjectMeta(Model):
     """Counts the changes of the spec."""
     resource_version: str = ""
     """Changes with every write."""
-    creation_timestamp: str | None = None
-    """When the object was created (RFC 3339)."""
     deletion_timestamp: str | None = None
     """When the object was asked to go; absent while it may stay."""
     finalizers: list[str] = []

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from outhaul_api.common import AGE, Column, Conditions, CustomResource, Model, Resource
+from outhaul_api.common import AGE, Column, CustomResource, Model, Resource
 from outhaul_api.vocabulary import OutputPhase, OutputType
 
 
@@ -86,8 +86,6 @@ class InstallationOutputStatus(Model):
     `secretKeyRef`."""
     provenance: Provenance | None = None
     """How the outputs came here."""
-    conditions: Conditions = []
-    """What is to be known about the record."""
 
 
 class InstallationOutput(Resource):

@@ -15,12 +15,15 @@ from outhaul_api.vocabulary import (
     RETRY_ANNOTATION,
     RETRY_LIMIT_ANNOTATION,
     Action,
+    ActionPhase,
 )
 from pydantic import ValidationError
 
 from outhaul_operator import ownership
 from outhaul_operator.cluster import Object
 from outhaul_operator.engines.plan import Plan
+
+_FINAL = {phase.value for phase in ActionPhase if phase.is_final}
 
 
 def agent_action(installation: Installation, run: RunReference, plan: Plan) -> Object:
@@ -74,6 +77,11 @@ def agent_action(installation: Installation, run: RunReference, plan: Plan) -> O
 def _is_made_from_references(plan: Plan) -> bool:
     is_given_values = any(variable.value_from is not None for variable in plan.env)
     return bool(plan.copy_from) or plan.archive is not None or is_given_values
+
+
+def has_ended(obj: Object) -> bool:
+    """Tells whether a run has ended, by its AgentAction as it was seen."""
+    return obj.get("status", {}).get("phase") in _FINAL
 
 
 def parse_actions(objects: Iterable[Object]) -> list[AgentAction]:

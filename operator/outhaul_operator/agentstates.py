@@ -72,8 +72,6 @@ class RunState:
     """How many outputs the agent holds."""
     output_bytes: int
     """How many bytes they have together."""
-    acknowledged: bool
-    """Whether the agent was told that everything is stored; known from a termination message only."""
 
     @property
     def is_final(self) -> bool:
@@ -106,7 +104,6 @@ def from_wire(state: pb.RunState) -> RunState:
         steps=tuple(_step(step) for step in state.steps),
         output_count=state.output_count,
         output_bytes=state.output_bytes,
-        acknowledged=state.acknowledged,
     )
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import kopf
 from outhaul_api.installation import Installation
+from outhaul_api.vocabulary import CANCEL_ANNOTATION
 from pydantic import ValidationError
 
 from outhaul_operator import handlers, logs, metrics, observations, ownership
+from outhaul_operator.agentactions import has_ended
 from outhaul_operator.authorities import Authorities
 from outhaul_operator.cluster import ApiError, Cluster, Kind, Object
 from outhaul_operator.context import Context
@@ -83,6 +85,7 @@ class Operator:
             group=_namespace,
             share=_MOST_PASSES // 4,
             longest_s=_LONGEST_PASS_S,
+            patience=_patience,
         )
         self._runs: Queue[Key] = Queue(
             _noted("AgentAction", runs.carry_out),
@@ -143,6 +146,8 @@ class Operator:
             case Kind.INSTALLATION:
                 self._installations.add(key)
                 self._wake_neighbours(key, obj)
+                if CANCEL_ANNOTATION in obj["metadata"].get("annotations", {}):
+                    self._wake_runs_in_flight(key)
             case Kind.AGENT_ACTION:
                 self._runs.add(key)
                 owner = ownership.controller_of(obj)
@@ -160,6 +165,12 @@ class Operator:
         for owner in pod["metadata"].get("ownerReferences", []):
             if owner["kind"] == "AgentAction":
                 self._runs.add(Key(Kind.AGENT_ACTION, pod["metadata"]["namespace"], owner["name"]))
+
+    def _wake_runs_in_flight(self, installation: Key) -> None:
+        """Has those looked at that wait for their next try: they do not listen meanwhile."""
+        for run in self._view.owned(installation):
+            if not has_ended(run):
+                self._runs.add(key_of(Kind.AGENT_ACTION, run))
 
     def _wake_neighbours(self, key: Key, obj: Object) -> None:
         """Has those looked at that wait for an Installation, and those that it waits for."""
@@ -181,7 +192,7 @@ class Operator:
                 self._installations.add(key)
 
     def _in_reach(self, config: Key) -> list[Key]:
-        """Returns what an AgentConfig may matter to and what has not ended."""
+        """Returns what an AgentConfig may matter to."""
         everywhere = config.namespace == self._settings.namespace
         keys = self._view.keys(Kind.INSTALLATION) + self._view.keys(Kind.AGENT_ACTION)
         return [key for key in keys if everywhere or key.namespace == config.namespace]

@@ -95,7 +95,8 @@ class Installations:
         decision = await _step(this, seen, check=is_check_due, sweep=key not in self._swept)
         if is_check_due:
             self._checked_at[key] = now
-            self._swept.add(key)
+            if isinstance(decision, Settled | BackingOff | Suspended):
+                self._swept.add(key)
         times = [self._checked_at[key] + interval - now] if has_secret else []
         if isinstance(decision, BackingOff):
             times.append(max(0.0, (decision.until - datetime.now(UTC)).total_seconds()))

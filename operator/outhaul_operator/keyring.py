@@ -8,10 +8,11 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from outhaul_api.vocabulary import ACTION_LABEL, AUTHORITY_LABEL, ActionPhase
+from outhaul_api.vocabulary import ACTION_LABEL, AUTHORITY_LABEL
 from outhaul_grpc.layout import CERTIFICATE_FILE, KEY_FILE
 
 from outhaul_operator import fingerprints, trust
+from outhaul_operator.agentactions import has_ended
 from outhaul_operator.cluster import Object
 from outhaul_operator.trust import Authority, TrustError
 
@@ -23,7 +24,6 @@ LEAST_OVERLAP = dt.timedelta(days=90)
 _FINGERPRINT_KEY = "fingerprint.key"
 _SOURCE = "source"
 _FORMER = "former-"
-_FINAL = {phase.value for phase in ActionPhase if phase.is_final}
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def in_use(actions: Iterable[Object], pods: Iterable[Object]) -> set[str] | None
     """
     labels = [one["metadata"].get("labels", {}) for one in pods]
     roots = {one.get(ACTION_LABEL): one.get(AUTHORITY_LABEL) for one in labels}
-    in_flight = [one["metadata"]["uid"] for one in actions if one.get("status", {}).get("phase") not in _FINAL]
+    in_flight = [one["metadata"]["uid"] for one in actions if not has_ended(one)]
     found = [roots.get(uid) for uid in in_flight]
     known = {root for root in found if root is not None}
     return known if None not in found else None

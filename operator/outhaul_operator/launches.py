@@ -28,6 +28,11 @@ def pod_key(action: AgentAction) -> Key:
     return Key(Kind.POD, action.metadata.namespace, names.pod_name(action.metadata.name))
 
 
+def is_seen(context: Context, action: AgentAction) -> bool:
+    """Tells whether a run's pod was made, by what is known without asking."""
+    return action.status.pod is not None or ownership.is_of_run(context.view.get(pod_key(action)), action)
+
+
 async def launch(context: Context, action: AgentAction, config: AgentConfigSpec, image: str) -> Key:
     """Returns the key of the run's pod, which is made, after its Secret, unless it was.
 
@@ -36,7 +41,7 @@ async def launch(context: Context, action: AgentAction, config: AgentConfigSpec,
         WaitingError: The API server refuses the pod; its words are quoted.
     """
     key = pod_key(action)
-    if action.status.pod is not None or ownership.is_of_run(context.view.get(key), action):
+    if is_seen(context, action):
         return key
     body = pods.pod(action, config, image)
     try:
@@ -145,7 +150,12 @@ async def take_back(context: Context, action: AgentAction) -> bool:
     if action.status.phase is not ActionPhase.PENDING:
         return False
     namespace, name = action.metadata.namespace, action.metadata.name
-    pod = context.view.get(pod_key(action))
+    key = pod_key(action)
+    try:
+        # That it was not seen does not say that it is not there: an operator that has just started has seen little.
+        pod = context.view.get(key) or await context.cluster.get(*key)
+    except NotFoundError:
+        pod = None
     if not ownership.is_of_run(pod, action):
         pod = None
     if pod is not None and pod.get("status", {}).get("phase", "Pending") != "Pending":

@@ -127,6 +127,10 @@ class Leadership:
             except ApiError as error:
                 _logger.warning("renewing the Lease: %s", error)
                 break
+            except Exception:
+                # Whoever does not renew must not lead on.
+                _logger.exception("renewing the Lease")
+                break
             else:
                 pause = _RENEW
                 self._heard_at = _time()

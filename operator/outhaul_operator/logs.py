@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Literal
 
 Format = Literal["json", "text"]
@@ -19,8 +18,6 @@ FORMATS: tuple[Format, ...] = ("json", "text")
 
 _object: ContextVar[str | None] = ContextVar("object", default=None)
 _run: ContextVar[str | None] = ContextVar("run", default=None)
-
-_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 def about(subject: str) -> None:

@@ -198,6 +198,17 @@ def pod(action: AgentAction, config: AgentConfigSpec, image: str) -> Object:
     return result
 
 
+def image_of(pod: Object) -> str | None:
+    """Returns the image that a run's pod has its agent from."""
+    return next((one["image"] for one in pod["spec"]["containers"] if one["name"] == CONTAINER), None)
+
+
+def account_of(pod: Object) -> str | None:
+    """Returns the service account whose token a run's pod has; None: it has none."""
+    spec: Object = pod["spec"]
+    return spec.get("serviceAccountName") if spec.get("automountServiceAccountToken", True) else None
+
+
 def _kept_volume(spec: AgentActionSpec) -> list[Object]:
     if spec.kept_source is None:
         return []

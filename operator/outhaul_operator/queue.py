@@ -144,6 +144,7 @@ class Queue(Generic[Key]):
                     self._working[key] = asyncio.get_running_loop().time()
                     del self._waiting[key]
                     delay_s = await self._once(key)
+                    del self._working[key]
                 if key not in self._dirty:
                     break
         finally:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from outhaul_api.installation import Installation
 from outhaul_api.installationoutput import InstallationOutput
 
-from outhaul_operator.cluster import Cluster, Kind, NotFoundError
+from outhaul_operator.cluster import Cluster, Kind, NotFoundError, Object
 
 _MOST_BYTES = 4 * 1024 * 1024
 """How much is kept, as JSON: one record may have 1.4 MB, and in memory takes a multiple of that."""
@@ -35,6 +35,12 @@ class Records:
                 obj = await self._cluster.get(Kind.INSTALLATION_OUTPUT, *key)
             except NotFoundError:
                 return None
+            return self._keep(key, obj)
+        self._kept.move_to_end(key)
+        return self._kept[key][0]
+
+    def _keep(self, key: tuple[str, str], obj: Object) -> InstallationOutput:
+        if key not in self._kept:  # as another pass has asked for it meanwhile
             size = len(json.dumps(obj))
             self._kept[key] = InstallationOutput.model_validate(obj), size
             self._bytes += size

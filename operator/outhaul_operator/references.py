@@ -16,6 +16,8 @@ from outhaul_operator.cluster import ApiError, Cluster, Kind, Object
 _KINDS = (Kind.CONFIG_MAP, Kind.SECRET)
 _PAUSE_S = 5.0
 _REOPEN_S = 1.0
+_FORGET = 3
+"""After so many intervals in which nobody has asked, a namespace is followed no longer."""
 
 _logger = logging.getLogger(__name__)
 
@@ -25,6 +27,8 @@ class _Namespace:
     """What is known of one namespace."""
 
     task: asyncio.Task[None]
+    asked_at: float
+    """When somebody last wanted to know of it, by the loop's clock."""
     allowed: bool | None = None
     """None until it was asked for, and while its objects have not been listed."""
     versions: dict[tuple[Kind, str], str] = field(default_factory=dict)
@@ -47,10 +51,13 @@ class References:
 
     def is_known(self, namespace: str) -> bool:
         """Tells whether versions can be told, or it is clear that they cannot. The first call begins to find out."""
+        now = asyncio.get_running_loop().time()
         if namespace not in self._namespaces:
             task = asyncio.create_task(self._follow(namespace), name=f"references of {namespace}")
-            self._namespaces[namespace] = _Namespace(task)
-        return self._namespaces[namespace].allowed is not None
+            self._namespaces[namespace] = _Namespace(task, now)
+        known = self._namespaces[namespace]
+        known.asked_at = now
+        return known.allowed is not None
 
     def version(self, kind: Kind, namespace: str, name: str) -> str | None:
         """Returns an object's version; None where there is none, and where the namespace has not opted in."""
@@ -66,7 +73,7 @@ class References:
 
     async def _follow(self, namespace: str) -> None:
         logs.about(f"Namespace {namespace}")
-        while True:
+        while self._is_wanted(namespace):
             pause = _PAUSE_S
             try:
                 known = self._namespaces[namespace]
@@ -87,7 +94,14 @@ class References:
                     pause = self._interval_s
             except* ApiError as errors:
                 _logger.info("watching what Installations refer to: %s", errors.exceptions[0])
+            except* Exception:
+                _logger.exception("watching what Installations refer to: will be tried again")
             await asyncio.sleep(pause)
+        del self._namespaces[namespace]
+
+    def _is_wanted(self, namespace: str) -> bool:
+        """Tells whether a namespace may still have an Installation that refers to something: each is looked at."""
+        return asyncio.get_running_loop().time() - self._namespaces[namespace].asked_at < _FORGET * self._interval_s
 
     async def _watch(self, namespace: str, kind: Kind, synced: asyncio.Event) -> None:
         items, version = await self._cluster.list_metadata(kind, namespace)
@@ -98,7 +112,7 @@ class References:
             del known.versions[key]
         known.versions |= fresh
         synced.set()
-        while True:
+        while self._is_wanted(namespace):
             async for event in self._cluster.watch_metadata(kind, namespace, version):
                 metadata = event["object"]["metadata"]
                 version = metadata["resourceVersion"]

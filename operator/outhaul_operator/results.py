@@ -10,11 +10,23 @@ from outhaul_api.agentaction import AgentAction, AgentActionStatus
 from outhaul_api.installation import Installation
 from outhaul_api.installationoutput import Provenance
 from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase, Reason
+from pydantic import ValidationError
 
-from outhaul_operator import agents, budget, contents, fingerprints, latest, ownership, publishing, showing, statuses
+from outhaul_operator import (
+    agents,
+    budget,
+    contents,
+    fingerprints,
+    latest,
+    ownership,
+    publishing,
+    showing,
+    statuses,
+    validation,
+)
 from outhaul_operator.agentoutputs import Output, OutputInfo
 from outhaul_operator.agentstates import RunState
-from outhaul_operator.cluster import Kind, NotFoundError
+from outhaul_operator.cluster import Kind, NotFoundError, Object
 from outhaul_operator.context import Context
 from outhaul_operator.verdicts import RunFailedError, StalledError
 from outhaul_operator.view import Key
@@ -103,31 +115,31 @@ class Results:
         status = statuses.progressed(status, state)
         if action.spec.action is Action.UNINSTALL or not (succeeded or outputs):
             return statuses.ended(status, state, output=None)
-        installation = await self._installation(action)
+        owner = await self._owner(action)
         publication = await publishing.publish_run(
             self._cluster,
             action,
             outputs,
             failed=not succeeded,
             provenance=provenance,
-            engine_names=_engine_names(installation),
-            fingerprint=self._fingerprint(action, installation),
+            engine_names=_engine_names(owner),
+            fingerprint=self._fingerprint(action, owner),
         )
         if publication.too_large and succeeded:
             return statuses.too_large(status, publication)
         if not succeeded:
             return statuses.ended(status, state, output=publication.record)
-        shown = await self._publish_latest(action, installation, outputs)
+        shown = await self._publish_latest(action, owner, outputs)
         return statuses.ended(status, state, output=publication.record, shown=shown)
 
-    def _fingerprint(self, action: AgentAction, installation: Installation | None) -> Callable[[Output], str]:
+    def _fingerprint(self, action: AgentAction, owner: Object | None) -> Callable[[Output], str]:
         # Only the runs of an Installation can be compared with each other: others could be made to try values.
-        scope = (installation or action).metadata.uid
+        scope = owner["metadata"]["uid"] if owner is not None else action.metadata.uid
         key = self._context.fingerprint_key
         return lambda one: fingerprints.fingerprint(key, scope, one.name, one.data)
 
     async def _publish_latest(
-        self, action: AgentAction, installation: Installation | None, outputs: Sequence[Output]
+        self, action: AgentAction, owner: Object | None, outputs: Sequence[Output]
     ) -> latest.Shown | StalledError | None:
         """Makes these outputs the Installation's current ones.
 
@@ -136,11 +148,16 @@ class Results:
             Installation.
         """
         reference = action.spec.installation
-        if reference is None or installation is None:
+        if reference is None or owner is None:
             return None
         namespace, run = action.metadata.namespace, action.metadata.name
         if reference.number > 1:
             await publishing.mark_records(self._cluster, namespace, reference.name, OutputPhase.SUPERSEDED, keep=run)
+        try:
+            installation = Installation.model_validate(owner)
+        except ValidationError as error:
+            # Stored is stored; once its spec is corrected, the Installation sees to its Secret.
+            return StalledError(Reason.INVALID_SPEC, f"the latest Secret is not written: {validation.explain(error)}")
         wanted = installation.spec.outputs
         name = showing.latest_name(installation)
         binding = installation.status.binding
@@ -155,7 +172,7 @@ class Results:
             return error
         return latest.Shown(name, contents.publication_digest(run, name, wanted))
 
-    async def _installation(self, action: AgentAction) -> Installation | None:
+    async def _owner(self, action: AgentAction) -> Object | None:
         """Returns the Installation whose run this is; what a run says of itself proves nothing, whoever wrote it."""
         reference = ownership.installation_of(action)
         if reference is None:
@@ -165,7 +182,7 @@ class Results:
             obj = self._view.get(key) or await self._cluster.get(*key)
         except NotFoundError:
             return None
-        return Installation.model_validate(obj) if obj["metadata"]["uid"] == reference.uid else None
+        return obj if obj["metadata"]["uid"] == reference.uid else None
 
     async def were_stored(self, action: AgentAction) -> bool:
         """Tells whether a run's record was written, before the operator, and then perhaps the agent, went away."""
@@ -181,17 +198,17 @@ class Results:
         Raises:
             RunFailedError: They are gone, or are not what was stored.
         """
-        installation = await self._installation(action)
+        owner = await self._owner(action)
         try:
             async with publishing.stored(self._cluster, self._context.budget, action) as outputs:
-                shown = await self._publish_latest(action, installation, outputs)
+                shown = await self._publish_latest(action, owner, outputs)
         except publishing.LostError as error:
             raise RunFailedError(Reason.OUTPUTS_LOST, f"what the run has stored is gone: {error}") from error
         return statuses.succeeded(status, action.metadata.name, shown)
 
 
-def _engine_names(installation: Installation | None) -> tuple[str | None, str | None]:
-    if installation is None:
+def _engine_names(owner: Object | None) -> tuple[str | None, str | None]:
+    if owner is None:
         return None, None
-    spec, metadata = installation.spec, installation.metadata
-    return spec.name or metadata.name, spec.namespace or metadata.namespace
+    spec, metadata = owner["spec"], owner["metadata"]
+    return spec.get("name") or metadata["name"], spec.get("namespace") or metadata["namespace"]

@@ -66,6 +66,9 @@ class Resync:
                 _logger.warning("resync: %s; again in %.0f s", error, _AGAIN_S)
                 await asyncio.sleep(_AGAIN_S)
                 self._is_wanted.set()
+            except Exception:
+                # Nothing else repairs what a watch has missed.
+                _logger.exception("resync: will be tried again")
 
     async def _look_at_all(self) -> None:
         for kind in _KINDS:

@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 
 from outhaul_api.agentaction import AgentAction, AgentActionStatus
+from outhaul_api.agentconfig import AgentConfigSpec
 from outhaul_api.installationoutput import Provenance
 from outhaul_api.vocabulary import Action, ActionPhase, Reason
 
@@ -34,6 +35,7 @@ from outhaul_operator import (
     validation,
 )
 from outhaul_operator.accounts import Account
+from outhaul_operator.agentactions import has_ended
 from outhaul_operator.agentstates import RunState
 from outhaul_operator.authorities import UnknownAuthorityError
 from outhaul_operator.cleanups import Cleaner
@@ -46,7 +48,7 @@ from outhaul_operator.results import Results
 from outhaul_operator.situations import Situation, Stage
 from outhaul_operator.starts import Start
 from outhaul_operator.turns import Turns
-from outhaul_operator.verdicts import RunFailedError, StalledError, WaitingError
+from outhaul_operator.verdicts import RunFailedError, StalledError, VerdictError, WaitingError
 from outhaul_operator.view import Key, key_of
 
 _REDIAL_S = (0.1, 2.0)
@@ -86,7 +88,7 @@ class Runs:
         obj = self._view.get(key)
         if obj is None:
             return None
-        if not _is_over(obj):
+        if not has_ended(obj):
             try:
                 obj = await self._cluster.get(*key)
             except NotFoundError:
@@ -94,7 +96,7 @@ class Runs:
             self._view.put(Kind.AGENT_ACTION, obj)
         if obj["metadata"].get("deletionTimestamp"):
             return None
-        if _is_over(obj):
+        if has_ended(obj):
             return await self._cleaner.clean(obj)
         run = _Run(self._context, obj, self._turns)
         await run.carry_out()
@@ -103,11 +105,6 @@ class Runs:
 
 def _step_names(action: AgentAction) -> list[str]:
     return [one.name for one in pods.commands_of(action.spec)]
-
-
-def _is_over(obj: Object) -> bool:
-    phase = obj.get("status", {}).get("phase")
-    return phase is not None and ActionPhase(phase).is_final
 
 
 class _Run:
@@ -128,7 +125,6 @@ class _Run:
         """How the run has ended, by its agent's own account."""
         self._cancelled = asyncio.Event()
         """Set once somebody asks for the run to stop."""
-        self._where_to_look = ""
         self._redial_s, self._longest_redial_s = _REDIAL_S
         self._was_cut_short = False
         """Whether the last conversation with the agent broke off soon: then it is not hurried to."""
@@ -169,24 +165,7 @@ class _Run:
         if self._cancelled.is_set() and not await launches.is_launched(self._context, action):
             await self._end_failed(Reason.CANCELLED, "", unstarted=True)
             return
-        reference = action.spec.agent_config
-        config = await configs.resolve(
-            self._cluster,
-            self._context.settings.namespace,
-            action.metadata.namespace,
-            reference.name if reference is not None else None,
-        )
-        image = config.image or self._context.settings.agent_image
-        if image is None:
-            raise StalledError(
-                Reason.NO_AGENT_IMAGE,
-                "no image for the agent: set image in an AgentConfig, or the operator's --agent-image",
-            )
-        account = f"service account {config.service_account}" if config.service_account else "no service account"
-        self._where_to_look = f"kubectl logs -n {self._pod.namespace} {self._pod.name}; the pod has {account}"
-        self._start.limit_s = starts.limit_s(config)
-        await launches.launch(self._context, action, config, image)
-        provenance = Provenance(operator_version=__version__, image=image, action_uid=action.metadata.uid)
+        await self._launch(action)
         while True:
             # Asked for before the state is read, so that no change is missed.
             changed = self._view.changed(self._pod)
@@ -203,11 +182,45 @@ class _Run:
                 if not await is_set(changed, _LAST_S):
                     await self._from_last_word(action, situation)
                     return
-            elif await self._from_agent(action, situation, provenance):
+            elif await self._from_agent(action, situation, obj):
                 return
             else:
                 await self._wait_for_agent(changed)
             await self._look_again()
+
+    async def _launch(self, action: AgentAction) -> None:
+        try:
+            config, image = await self._config(action)
+        except VerdictError:
+            if not launches.is_seen(self._context, action):
+                raise
+            # A pod that was made needs no AgentConfig any more.
+            self._start.limit_s = starts.limit_s(AgentConfigSpec())
+        else:
+            self._start.limit_s = starts.limit_s(config)
+            await launches.launch(self._context, action, config, image)
+
+    async def _config(self, action: AgentAction) -> tuple[AgentConfigSpec, str]:
+        """Returns the settings that the run's pod is made with, and its image.
+
+        Raises:
+            StalledError: No image is set.
+            WaitingError: The AgentConfig is not there, or cannot be read.
+        """
+        reference = action.spec.agent_config
+        config = await configs.resolve(
+            self._cluster,
+            self._context.settings.namespace,
+            action.metadata.namespace,
+            reference.name if reference is not None else None,
+        )
+        image = config.image or self._context.settings.agent_image
+        if image is None:
+            raise StalledError(
+                Reason.NO_AGENT_IMAGE,
+                "no image for the agent: set image in an AgentConfig, or the operator's --agent-image",
+            )
+        return config, image
 
     # -- the pod
 
@@ -279,9 +292,10 @@ class _Run:
         await is_set(changed, self._redial_s)
         self._redial_s = min(2 * self._redial_s, self._longest_redial_s)
 
-    async def _from_agent(self, action: AgentAction, situation: Situation, provenance: Provenance) -> bool:
+    async def _from_agent(self, action: AgentAction, situation: Situation, pod: Object) -> bool:
         """Follows the run at its agent and stores its outputs; returns False where the agent cannot be reached."""
         self._start.is_removed = False
+        provenance = Provenance(operator_version=__version__, image=pods.image_of(pod), action_uid=action.metadata.uid)
         if self._status.phase is not ActionPhase.RUNNING:
             await self._account.note(statuses.running(self._status, situation, names.pod_name(action.metadata.name)))
         uid, began = action.metadata.uid, time.monotonic()
@@ -319,7 +333,8 @@ class _Run:
         None: the agent was told to stop, and not by us.
         """
         try:
-            async with asyncio.timeout(statuses.seconds_left(action, self._status)):
+            # Where nobody asked for long, an agent has its time to say that the run has ended.
+            async with asyncio.timeout(max(statuses.seconds_left(action, self._status), agents.IDLE_TIMEOUT)):
                 heard = self._heard = await self._follow(action, agent)
         except TimeoutError:
             raise agents.AgentMisbehaved("the agent goes on although the run's time has long been over") from None
@@ -338,7 +353,12 @@ class _Run:
         """Returns a state that says where to look where a command has failed: what it printed may be secret."""
         if state.reason is not Reason.COMMAND_FAILED:
             return state
-        return dataclasses.replace(state, message=f"{state.message} ({self._where_to_look})")
+        where = f"kubectl logs -n {self._pod.namespace} {self._pod.name}"
+        pod = self._view.get(self._pod) or self._view.last(self._pod)
+        if pod is not None:
+            name = pods.account_of(pod)
+            where += f"; the pod has {f'service account {name}' if name is not None else 'no service account'}"
+        return dataclasses.replace(state, message=f"{state.message} ({where})")
 
     async def _follow(self, action: AgentAction, agent: agents.Agent) -> RunState:
         """Returns the run's final state; keeps its source and writes its progress on the way."""

@@ -9,7 +9,7 @@ from outhaul_api.vocabulary import ActionPhase, InstallationCondition, Installat
 from pydantic import ValidationError
 
 from outhaul_operator import events, outcomes, showing
-from outhaul_operator.cluster import Cluster, Kind, Object
+from outhaul_operator.cluster import Cluster, Kind, NotFoundError, Object
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.passes import Pass
 from outhaul_operator.verdicts import StalledError
@@ -69,11 +69,19 @@ async def _remember_success(this: Pass, status: InstallationStatus, outcome: Out
         status.binding = Binding(name=showing.latest_name(this.installation))
     if run is None or run.phase is not ActionPhase.SUCCEEDED:
         return
-    known = status.last_succeeded is not None and status.last_succeeded.name == run.name and status.outputs
+    is_known = status.last_succeeded is not None and status.last_succeeded.name == run.name
     status.last_succeeded = run
-    if action is not None and action.status.output is not None and not known:
-        obj = await this.cluster.get(Kind.INSTALLATION_OUTPUT, this.namespace, action.status.output)
-        status.outputs = [one.name for one in InstallationOutput.model_validate(obj).status.outputs]
+    if action is not None and action.status.output is not None and not is_known:
+        status.outputs = await _names(this.cluster, this.namespace, action.status.output)
+
+
+async def _names(cluster: Cluster, namespace: str, record: str) -> list[str]:
+    """Returns the names of the outputs in a record; none where somebody has deleted it."""
+    try:
+        obj = await cluster.get(Kind.INSTALLATION_OUTPUT, namespace, record)
+    except NotFoundError:
+        return []
+    return [one.name for one in InstallationOutput.model_validate(obj).status.outputs]
 
 
 async def refuse(cluster: Cluster, obj: Object, why: str) -> None:

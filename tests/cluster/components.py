@@ -108,8 +108,8 @@ def apiserver(
 
 
 def audit(policy: Path, log: Path) -> list[str]:
-    """Further arguments of kube-apiserver, for an audit log."""
-    return [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
+    """Further arguments of kube-apiserver, for an audit log in one file: it begins another one at 100 MB else."""
+    return [f"--audit-policy-file={policy}", f"--audit-log-path={log}", "--audit-log-maxsize=10000"]
 
 
 def controllers(layout: Layout, *, kubeconfig: Path, version: tuple[int, int]) -> list[str]:

@@ -267,7 +267,7 @@ class ControlPlane:
             events = [json.loads(line) for line in lines if line.endswith("\n")]
             return events if any(event["requestURI"] == marker for event in events) else None
 
-        events = until(caught_up, what="the audit log (is the control plane made with audit=True?)", timeout=10)
+        events = until(caught_up, what="the audit log (is the control plane made with audit=True?)", timeout=60)
         return [event for event in events if user in {None, event["user"].get("username")}]
 
     def _issued_to(self, user: str, groups: Sequence[str]) -> Pair:

@@ -126,7 +126,7 @@ def test_a_run_is_cancelled_while_terraform_applies(outhaul: Deployment, tenant:
 
 def test_an_image_that_never_comes(objects: Objects) -> None:
     """A run that is given up has never started, by what the kubelet says in the end; nothing is to be uninstalled."""
-    spec = {"image": "localhost/not-there:test", "pullPolicy": "IfNotPresent", "startTimeout": "5s"}
+    spec = {"image": "localhost/not-there:test", "pullPolicy": "IfNotPresent", "startTimeout": "10s"}
     objects.create("AgentConfig", "default", spec=spec)
     commands = {name: [{"name": name, "command": ["true"]}] for name in ("install", "uninstall")}
     objects.install("greeting", engine="exec", commands=commands)

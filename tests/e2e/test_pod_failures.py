@@ -42,7 +42,7 @@ PODS: dict[str, Json] = {
     "agentless": {},
 }
 """What the pods of each Installation have beside the usual."""
-CONFIGS: dict[str, Json] = {"unscheduled": {"startTimeout": "5s"}}
+CONFIGS: dict[str, Json] = {"unscheduled": {"startTimeout": "10s"}}
 SPECS: dict[str, Json] = {
     # The next attempt's pod waits until there is room for it again.
     "preempted": {"retry": {"limit": 1, "backoff": "1s"}},
@@ -164,7 +164,7 @@ def sandbox(node: Node, pod: Json) -> str:
 
 def test_no_node_takes_it(shared: Objects) -> None:
     """The scheduler's words are told, the run has never started, and its pod goes."""
-    status = failed(shared, "unscheduled", "Unschedulable", "nodes are available", "startTimeout, 5 s")
+    status = failed(shared, "unscheduled", "Unschedulable", "nodes are available", "startTimeout, 10 s")
     assert status["started"] is False
     shared.gone("Pod", run_of(shared, "unscheduled"))
 

@@ -199,7 +199,7 @@ def test_nothing_outlives_a_killed_test_run(tmp_path: Path) -> None:
         assert len(pids) == len(COMPONENTS)
         starter.send_signal(signal.SIGKILL)
         starter.wait()
-    until(lambda: not alive(pids), what="the programs to end", timeout=10)
+    until(lambda: not alive(pids), what="the programs to end", timeout=60)
     ControlPlane(tmp_path).stop(forget=True)
 
 

@@ -440,7 +440,7 @@ async def test_deletion_insists(pods: Pods) -> None:
     pod = await pods.delete(name, gracePeriodSeconds=1)
     ended = _state(pod, "terminated")
     assert (ended["exitCode"], ended["signal"], ended["reason"]) == (137, 9, "Error")
-    assert 1 <= time.monotonic() - began < 5
+    assert 1 <= time.monotonic() - began < 60
 
 
 async def test_forced_deletion(pods: Pods) -> None:
@@ -580,7 +580,7 @@ async def test_crash_of_the_kubelet(control_plane: ControlPlane, api: Api, names
         await pods.printed(name, "ready")
         await pods.until(name, lambda pod: pod["status"]["phase"] == "Running")
         kubelet.kill()
-        await asyncio.to_thread(until, lambda: not _processes(marker), what="the end of the processes", timeout=5)
+        await asyncio.to_thread(until, lambda: not _processes(marker), what="the end of the processes", timeout=30)
     async with StandInKubelet(control_plane.kubeconfig, tmp_path, node_name):
         ended = await pods.ended(name)
         assert (ended["phase"], ended["exitCode"], ended["reason"]) == (

@@ -111,7 +111,7 @@ def test_files_cannot_be_recollected(objects: Objects) -> None:
 def test_lost_outputs_are_recollected(objects: Objects, stack: Stack) -> None:
     """A run whose agent ended before its outputs were stored is not run again: its outputs are read again."""
     objects.create("ConfigMap", "words", data={"word": "found"})
-    lost = lose_outputs(objects, stack, "service", reader("sleep 2"))
+    lost = lose_outputs(objects, stack, "service", reader("sleep 5"))
     assert objects.ended(lost)["status"]["reason"] == "OutputsLost"
     objects.ready("service")
     first, second = objects.runs("service")
@@ -122,7 +122,7 @@ def test_lost_outputs_are_recollected(objects: Objects, stack: Stack) -> None:
 
 def test_lost_files_need_another_run(objects: Objects, stack: Stack) -> None:
     """Where lost outputs were files, nothing is run without being asked for, and the Installation says what to do."""
-    lost = lose_outputs(objects, stack, "service", writer("sleep 2"))
+    lost = lose_outputs(objects, stack, "service", writer("sleep 5"))
     message = objects.condition("Installation", "service", "Stalled", "True", "CannotRecollect")["message"]
     assert "outhaul.dev/retry" in message
     assert [one["metadata"]["name"] for one in objects.runs("service")] == [lost]

@@ -81,7 +81,7 @@ def test_a_webhook_that_refuses_pods(objects: Objects, stack: Stack, webhook: An
 def test_a_webhook_that_does_not_answer(objects: Objects, stack: Stack, webhook: Any) -> None:
     """An admission webhook that is down keeps a run from starting; that is told, and given up after `startTimeout`."""
     registered = webhook(f"https://127.0.0.1:{ports.free(1)[0]}/", PODS)
-    objects.create("AgentConfig", "default", spec={"startTimeout": "3s"})
+    objects.create("AgentConfig", "default", spec={"startTimeout": "6s"})
     objects.install("service", **SPEC)
     run = waits(objects, "PodRefused", "failed calling webhook")
     status = objects.ended(run)["status"]

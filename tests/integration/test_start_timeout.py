@@ -24,13 +24,13 @@ def given_up(objects: Objects, config: dict[str, Any], **fields: Any) -> Json:
     objects.condition("Installation", "service", "Stalled", "True", "RunFailed")
     status: Json = objects.runs("service")[-1]["status"]
     assert (status["phase"], status["started"]) == ("Failed", False)
-    assert "it was given up after the AgentConfig's startTimeout, 2 s" in status["message"]
+    assert "it was given up after the AgentConfig's startTimeout, 5 s" in status["message"]
     return status
 
 
 def test_an_image_that_never_comes(objects: Objects) -> None:
     """The pod goes, another attempt may follow, and a deletion has nothing to uninstall: nothing was installed."""
-    config = {"image": "outhaul-does-not-exist", "startTimeout": "2s"}
+    config = {"image": "outhaul-does-not-exist", "startTimeout": "5s"}
     status = given_up(objects, config, retry={"limit": 1, "backoff": "1s"})
     assert status["reason"] == "ImagePullFailed"
     assert "outhaul-does-not-exist" in status["message"]
@@ -44,7 +44,7 @@ def test_an_image_that_never_comes(objects: Objects) -> None:
 
 def test_a_pod_that_no_node_takes(objects: Objects) -> None:
     """The scheduler's words are the reason."""
-    status = given_up(objects, {**NOWHERE, "startTimeout": "2s"})
+    status = given_up(objects, {**NOWHERE, "startTimeout": "5s"})
     assert status["reason"] == "Unschedulable"
     assert "0/1 nodes are available" in status["message"]
     assert objects.names("Pod") == []
@@ -54,14 +54,14 @@ def test_a_pod_that_is_refused(objects: Objects) -> None:
     """A run that never got a pod waits no longer than one whose pod does not start."""
     objects.create("ResourceQuota", "none", spec={"hard": {"pods": "0"}})
     objects.until("ResourceQuota", "none", lambda one: one.get("status", {}).get("hard"), what="it is in force")
-    status = given_up(objects, {"startTimeout": "2s"})
+    status = given_up(objects, {"startTimeout": "5s"})
     assert status["reason"] == "PodRefused"
     assert "exceeded quota: none" in status["message"]
 
 
 def test_a_missing_volume(objects: Objects) -> None:
     """What the kubelet says in events alone is the reason."""
-    status = given_up(objects, {"startTimeout": "2s"}, source={"configMapRef": {"name": "nowhere"}})
+    status = given_up(objects, {"startTimeout": "5s"}, source={"configMapRef": {"name": "nowhere"}})
     assert status["reason"] in {"VolumeNotReady", "PodPending"}
 
 
@@ -74,7 +74,7 @@ def alive(stack: Stack) -> Iterator[None]:
 
 def test_the_wait_goes_on_over_a_restart(objects: Objects, stack: Stack, alive: None) -> None:
     """An operator that starts in the middle of it makes no second pod, and gives the run up all the same."""
-    objects.create("AgentConfig", "default", spec={**NOWHERE, "startTimeout": "5s"})
+    objects.create("AgentConfig", "default", spec={**NOWHERE, "startTimeout": "10s"})
     objects.install("service", **SPEC)
     objects.condition("Installation", "service", "Ready", "False", "Unschedulable")
     (run,) = objects.names("AgentAction")

@@ -99,7 +99,7 @@ def test_what_a_group_has_started_ends_with_it(processes: Processes, tmp_path: P
     program = processes.start("make", ["sh", "-c", script], group=True)
     child = int(until(lambda: read(tmp_path / "child"), what="the child"))
     program.stop()
-    until(lambda: Identity.of(child) is None or zombie(child), what="the child to end", timeout=5)
+    until(lambda: Identity.of(child) is None or zombie(child), what="the child to end", timeout=30)
 
 
 def test_a_failed_command_is_quoted(processes: Processes) -> None:

@@ -15,7 +15,7 @@ RUNNING, SUCCEEDED, CANCELLED = ActionPhase.RUNNING, ActionPhase.SUCCEEDED, Acti
 
 def state(phase: ActionPhase) -> RunState:
     """Returns an agent's account of its run."""
-    return RunState(phase=phase, reason=None, message="", steps=(), output_count=0, output_bytes=0, acknowledged=False)
+    return RunState(phase=phase, reason=None, message="", steps=(), output_count=0, output_bytes=0)
 
 
 class Agent:

@@ -457,6 +457,23 @@ def test_work_that_cannot_be_broken_off_is_stuck() -> None:
     run_jumping(main())
 
 
+def test_waiting_for_another_turn_is_no_work() -> None:
+    """A key that has to be worked on once more and waits long for its turn is not taken for one that is stuck."""
+
+    async def main() -> None:
+        worker = Worker(duration=20)
+        queue: Queue[str] = Queue(worker.work, worker.report, concurrency=1, longest_s=30)
+        for key in ("a", "b", "c", "d", "e"):
+            queue.add(key)
+        await asyncio.sleep(10)
+        queue.add("a")
+        await asyncio.sleep(75)
+        assert (queue.longest_work(), queue.stuck()) == (5, None)
+        await queue.close()
+
+    run_jumping(main())
+
+
 class SlowlyError(Exception):
     """Says when to come back."""
 

@@ -42,7 +42,6 @@ def state(phase: ActionPhase, reason: Reason | None = None, message: str = "", *
         steps=tuple(StepStatus(name=name, phase=step) for name, step in steps.items()),
         output_count=0,
         output_bytes=0,
-        acknowledged=False,
     )
 
 

@@ -91,9 +91,9 @@ async def test_a_signal_is_told_by_name(start_agent: StartAgent) -> None:
 async def test_a_step_has_its_own_timeout(start_agent: StartAgent) -> None:
     """The step is stopped with SIGTERM to its whole group; the run ends."""
     script = "trap 'echo asked > asked; exit 9' TERM; sleep 600 & wait"
-    running, state = await ended(start_agent, shell(script, timeout_seconds=0.5))
+    running, state = await ended(start_agent, shell(script, timeout_seconds=2))
     assert (state.phase, state.reason) == (ActionPhase.FAILED, Reason.TIMED_OUT)
-    assert "step 'main' was stopped after its timeout of 0.5 s" in state.message
+    assert "step 'main' was stopped after its timeout of 2 s" in state.message
     assert steps(state) == [("main", StepPhase.FAILED, 9)]
     assert (running.work_dir / "asked").exists()
 
@@ -105,10 +105,10 @@ async def test_the_runs_timeout_counts_all_steps(start_agent: StartAgent) -> Non
         shell("true", "one"),
         shell("sleep 600", "two", continue_on_error=True),
         shell("true", "three"),
-        timeout_seconds=0.7,
+        timeout_seconds=3,
     )
     assert (state.phase, state.reason) == (ActionPhase.FAILED, Reason.TIMED_OUT)
-    assert "the run's timeout of 0.7 s was over at step 'two'" in state.message
+    assert "the run's timeout of 3 s was over at step 'two'" in state.message
     assert steps(state) == [
         ("one", StepPhase.SUCCEEDED, 0),
         ("two", StepPhase.FAILED, 143),
@@ -120,7 +120,7 @@ async def test_who_ignores_the_timeout_is_killed(start_agent: StartAgent) -> Non
     """After the grace the whole group gets SIGKILL."""
     _, state = await ended(
         start_agent,
-        shell("trap '' TERM; while true; do sleep 1; done", timeout_seconds=0.3),
+        shell("trap '' TERM; while true; do sleep 1; done", timeout_seconds=2),
         kill_grace_seconds=0.3,
     )
     assert state.reason is Reason.TIMED_OUT
@@ -265,7 +265,7 @@ async def test_who_ignores_sigterm_is_killed_in_time(start_agent: StartAgent) ->
 async def test_being_told_to_stop_gives_no_more_time(start_agent: StartAgent) -> None:
     """A command that has its timeout behind it, and a long grace, is killed in time all the same."""
     script = "trap 'echo asked > asked' TERM; while true; do sleep 0.1; done"
-    spec = run_spec(shell(script), timeout_seconds=0.5, kill_grace_seconds=600, stop_grace_seconds=0.5)
+    spec = run_spec(shell(script), timeout_seconds=2, kill_grace_seconds=600, stop_grace_seconds=0.5)
     running = start_agent(spec)
     await running.until(running.work_dir / "asked")
     running.signal(signal.SIGTERM)

@@ -72,7 +72,7 @@ class Holder(Liar):
 
 def announcing(count: int, size: int) -> RunState:
     """Returns the end of a run that has brought outputs."""
-    return RunState(ActionPhase.SUCCEEDED, None, "", (), output_count=count, output_bytes=size, acknowledged=False)
+    return RunState(ActionPhase.SUCCEEDED, None, "", (), output_count=count, output_bytes=size)
 
 
 class Operator:

@@ -145,14 +145,39 @@ async def test_linger(start_agent: StartAgent) -> None:
     assert "acknowledged" not in running.termination
 
 
-async def test_sigterm_while_outputs_are_held(start_agent: StartAgent) -> None:
-    """A pod that has to go goes at once; the run has ended as it has ended."""
-    running = start_agent(run_spec(shell("exit 3")))
+async def test_sigterm_while_nothing_is_held(start_agent: StartAgent) -> None:
+    """A pod that has to go and holds no outputs goes at once; the run has ended as it has ended."""
+    running = start_agent(run_spec(shell("exit 3"), stop_grace_seconds=600))
     async with running.connect() as agent:
         await running.final(agent)
     running.signal(signal.SIGTERM)
     assert await running.wait() == 1
     assert running.termination["reason"] == "CommandFailed"
+
+
+async def test_sigterm_while_outputs_are_held(start_agent: StartAgent) -> None:
+    """A pod that has to go holds its outputs for its grace: they can still be read, and it ends once that was done."""
+    spec = run_spec(shell("mkdir out; echo 1 > out/a"), outputs=[directory("out")], stop_grace_seconds=600)
+    running = start_agent(spec)
+    async with running.connect() as agent:
+        await running.final(agent)
+        running.signal(signal.SIGTERM)
+        infos = await agent.outputs()
+        assert [(await agent.read(info)).data for info in infos] == [b"1\n"]
+        await agent.acknowledge(agents.outputs_digest(infos))
+    assert await running.wait() == 0
+    assert running.termination["acknowledged"] is True
+
+
+async def test_sigterm_while_outputs_are_held_that_nobody_wants(start_agent: StartAgent) -> None:
+    """After its grace, the agent ends without them, before the kubelet would kill it."""
+    spec = run_spec(shell("mkdir out; echo 1 > out/a"), outputs=[directory("out")], stop_grace_seconds=0.5)
+    running = start_agent(spec)
+    async with running.connect() as agent:
+        await running.final(agent)
+    running.signal(signal.SIGTERM)
+    assert await running.wait() == 0
+    assert "acknowledged" not in running.termination
 
 
 async def test_the_termination_message_says_how_far_a_killed_agent_came(start_agent: StartAgent) -> None:

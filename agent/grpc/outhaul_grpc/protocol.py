@@ -32,7 +32,6 @@ MAX_PAGE = 200
 MAX_STEPS = 64
 """Commands of one run."""
 
-MAX_REASON_BYTES = 64
 MAX_MESSAGE_CHARACTERS = 2048
 """Characters of a state's message."""
 
