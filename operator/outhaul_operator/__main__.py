@@ -10,7 +10,8 @@ from typing import NoReturn
 
 from outhaul_operator import endpoints, logs, metrics
 from outhaul_operator import settings as settings_module
-from outhaul_operator.cluster import ApiError, Cluster
+from outhaul_operator.apierrors import ApiError
+from outhaul_operator.cluster import Cluster
 from outhaul_operator.controller import MissingKindsError, Operator
 from outhaul_operator.health import Health
 from outhaul_operator.leadership import Leadership

@@ -4,8 +4,8 @@ from outhaul_api.agentaction import AgentActionStatus
 from outhaul_api.vocabulary import ActionPhase, Reason
 
 from outhaul_operator import events, statuses
-from outhaul_operator.cluster import Kind, Object
 from outhaul_operator.context import Context
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.verdicts import now
 
 

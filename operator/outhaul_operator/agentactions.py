@@ -20,8 +20,8 @@ from outhaul_api.vocabulary import (
 from pydantic import ValidationError
 
 from outhaul_operator import ownership
-from outhaul_operator.cluster import Object
 from outhaul_operator.engines.plan import Plan
+from outhaul_operator.kinds import Object
 
 _FINAL = {phase.value for phase in ActionPhase if phase.is_final}
 

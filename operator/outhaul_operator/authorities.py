@@ -17,17 +17,10 @@ from outhaul_api.vocabulary import MANAGED_BY_LABEL, MANAGER, ROTATE_ANNOTATION,
 from outhaul_grpc.layout import CERTIFICATE_FILE, KEY_FILE
 
 from outhaul_operator import events, keyring, metrics, trust
-from outhaul_operator.cluster import (
-    AlreadyExistsError,
-    ApiError,
-    Cluster,
-    ConflictError,
-    Kind,
-    NotFoundError,
-    Object,
-    RefusedError,
-)
+from outhaul_operator.apierrors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, RefusedError
+from outhaul_operator.cluster import Cluster
 from outhaul_operator.keyring import Keyring, Wish
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.settings import Settings
 from outhaul_operator.trust import Authority, Leaf, OperatorIdentity, TrustError
 from outhaul_operator.verdicts import WaitingError

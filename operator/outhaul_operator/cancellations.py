@@ -8,7 +8,7 @@ import asyncio
 from outhaul_api.vocabulary import CANCEL_ANNOTATION, FORMER_CANCEL_ANNOTATION
 
 from outhaul_operator import ownership
-from outhaul_operator.cluster import Object
+from outhaul_operator.kinds import Object
 from outhaul_operator.view import Key, View
 
 

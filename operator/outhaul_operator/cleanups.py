@@ -12,8 +12,9 @@ from outhaul_api.vocabulary import SecretType
 from pydantic import ValidationError
 
 from outhaul_operator import configs, guarded, launches, names, ownership
-from outhaul_operator.cluster import Kind, NotFoundError, Object
+from outhaul_operator.apierrors import NotFoundError
 from outhaul_operator.context import Context
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.verdicts import VerdictError
 
 DEFAULT_TTL_S = 600

@@ -5,107 +5,39 @@ authentication, connection pool); its typed models are not used, since half of o
 """
 
 import contextlib
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from enum import Enum
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote, urlencode
 
 import aiohttp
 from aiohttp import ClientMiddlewareType
 from kubernetes.aio import client
-from outhaul_api.vocabulary import API_VERSION, MANAGER
+from outhaul_api.vocabulary import MANAGER
 
-from outhaul_operator import connections
+from outhaul_operator import apierrors, connections
+from outhaul_operator.apierrors import (
+    UNPROCESSABLE,
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    RefusedError,
+    UnavailableError,
+)
+from outhaul_operator.kinds import Kind, Object, Objects
 from outhaul_operator.turns import Turns
 
-Object = dict[str, Any]
-"""One Kubernetes object, as JSON."""
-Objects = list[Object]
-
 _ATTEMPTS = 5
-_FORBIDDEN = 403
-"""The status of what a role, a quota or a policy does not allow, which may change."""
-UNPROCESSABLE = 422
-"""The status of a patch whose test failed, and of an object that is invalid."""
-
-LEASES = "coordination.k8s.io/v1"
 
 _REQUEST_TIMEOUT_S = 30
 _MOST_REQUESTS = 100
 """Requests under way at a time. Those that wait for their turn are not late yet."""
-_MAX_MESSAGE = 1000
 
 _NOT_FOUND = 404
-_TOO_LARGE = "request is too large"
-_ADMISSION = ("admission webhook ", "failed calling webhook ", "ValidatingAdmissionPolicy ")
-"""What the API server says where one keeps something out, or does not answer: the status is the webhook's choice."""
 _WATCH_S = 300
 _METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
-
-
-class Kind(Enum):
-    """The kinds that the operator touches: API path and plural name."""
-
-    INSTALLATION = (f"apis/{API_VERSION}", "installations")
-    AGENT_ACTION = (f"apis/{API_VERSION}", "agentactions")
-    AGENT_CONFIG = (f"apis/{API_VERSION}", "agentconfigs")
-    INSTALLATION_OUTPUT = (f"apis/{API_VERSION}", "installationoutputs")
-    POD = ("api/v1", "pods")
-    SECRET = ("api/v1", "secrets")
-    CONFIG_MAP = ("api/v1", "configmaps")
-    EVENT = ("api/v1", "events")
-    LEASE = (f"apis/{LEASES}", "leases")
-    ACCESS_REVIEW = ("apis/authorization.k8s.io/v1", "selfsubjectaccessreviews")
-
-
-class ApiError(Exception):
-    """The API server did not do what was asked. `str()` names the object and quotes the server.
-
-    Attributes:
-        status: The HTTP status; 0 where there was no answer.
-        message: The server's own words, at most 1,000 characters.
-        retry_after_s: How long the server asks to be left alone.
-    """
-
-    def __init__(self, what: str, status: int, message: str, retry_after_s: float = 0.0) -> None:
-        super().__init__(f"{what}: {message}")
-        self.status = status
-        self.message = message
-        self.retry_after_s = retry_after_s
-
-    @property
-    def is_by_policy(self) -> bool:
-        """Whether a quota, a right or an admission policy says no, or cannot be asked: all that may change."""
-        return self.status == _FORBIDDEN or any(words in self.message for words in _ADMISSION)
-
-    @property
-    def is_refusal(self) -> bool:
-        """Whether the answer is no, for good or for now; no answer, and a passing fault, are none."""
-        return isinstance(self, RefusedError) or self.is_by_policy
-
-
-class NotFoundError(ApiError):
-    """The object, or its namespace, does not exist."""
-
-
-class AlreadyExistsError(ApiError):
-    """An object of that name exists."""
-
-
-class ConflictError(ApiError):
-    """The object is another one, or has changed, since it was read."""
-
-
-class RefusedError(ApiError):
-    """The server understood and said no (validation, permission, quota, a failed test of a JSON patch)."""
-
-
-class UnavailableError(ApiError):
-    """No answer, or a passing fault; the same request may succeed later."""
 
 
 class Cluster:
@@ -348,7 +280,7 @@ class Cluster:
                 if response.status != 200:  # noqa: PLR2004
                     raise _error(what, response, await response.read())
                 async for line in response.content:
-                    event = _parsed(line)
+                    event = apierrors.parsed(line)
                     if event is None or not {"type", "object"} <= event.keys():
                         raise UnavailableError(what, response.status, "an event of the watch is none")
                     yield event
@@ -385,7 +317,7 @@ class Cluster:
                     raise UnavailableError(what, 0, type(error).__name__) from error
         if not 200 <= response.status < 300:  # noqa: PLR2004
             raise _error(what, response, data)
-        answer = _parsed(data)
+        answer = apierrors.parsed(data)
         if answer is None:
             raise UnavailableError(what, response.status, "the answer is no JSON object")
         return answer
@@ -433,31 +365,5 @@ class Cluster:
         return "/".join(parts) + (f"?{urlencode(query)}" if query else "")
 
 
-def _parsed(data: bytes) -> Object | None:
-    """Returns a JSON object; None where it is none, as where a proxy has answered."""
-    try:
-        answer = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return answer if isinstance(answer, dict) else None
-
-
 def _error(what: str, response: aiohttp.ClientResponse, data: bytes) -> ApiError:
-    status, answer = response.status, _parsed(data) or {}
-    retry_after = response.headers.get("Retry-After", "")
-    retry_after_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0
-    message = str(answer.get("message") or f"HTTP {status}")[:_MAX_MESSAGE]
-    match status, answer.get("reason"):
-        case 404, "NotFound":
-            return NotFoundError(what, status, message)
-        case 409, reason:
-            conflict = AlreadyExistsError if reason == "AlreadyExists" else ConflictError
-            return conflict(what, status, message)
-        # 404 without that word is of a server that does not know the kind, as for a moment after its start.
-        case ((401 | 404 | 408 | 429), _):
-            return UnavailableError(what, status, message, retry_after_s)
-        # Beyond etcd's limit the same request never succeeds.
-        case _ if status >= 500 and _TOO_LARGE not in message:  # noqa: PLR2004
-            return UnavailableError(what, status, message, retry_after_s)
-        case _:
-            return RefusedError(what, status, message)
+    return apierrors.from_answer(what, response.status, data, response.headers.get("Retry-After", ""))

@@ -6,7 +6,9 @@ from outhaul_api.agentconfig import AgentConfig, AgentConfigSpec
 from outhaul_api.vocabulary import Reason
 from pydantic import ValidationError
 
-from outhaul_operator.cluster import Cluster, Kind, NotFoundError, Object
+from outhaul_operator.apierrors import NotFoundError
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.validation import explain
 from outhaul_operator.verdicts import StalledError, WaitingError
 from outhaul_operator.view import Key, View

@@ -13,12 +13,14 @@ from pydantic import ValidationError
 
 from outhaul_operator import handlers, logs, metrics, observations, ownership
 from outhaul_operator.agentactions import has_ended
+from outhaul_operator.apierrors import ApiError
 from outhaul_operator.authorities import Authorities
-from outhaul_operator.cluster import ApiError, Cluster, Kind, Object
+from outhaul_operator.cluster import Cluster
 from outhaul_operator.context import Context
 from outhaul_operator.dependencies import Graph
 from outhaul_operator.health import Health
 from outhaul_operator.installations import Installations
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.queue import Queue
 from outhaul_operator.references import References
 from outhaul_operator.resync import Resync

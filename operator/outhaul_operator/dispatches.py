@@ -21,9 +21,10 @@ from outhaul_operator import (
     publishing,
 )
 from outhaul_operator.agentactions import agent_action
-from outhaul_operator.cluster import AlreadyExistsError, ApiError, Kind, NotFoundError, Object, RefusedError
+from outhaul_operator.apierrors import AlreadyExistsError, ApiError, NotFoundError, RefusedError
 from outhaul_operator.decisions import Due, InFlight, belongs, next_run, reference_of
 from outhaul_operator.engines.plan import Plan
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.passes import Pass
 from outhaul_operator.verdicts import StalledError, WaitingError

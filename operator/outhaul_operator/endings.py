@@ -14,8 +14,9 @@ from outhaul_api.vocabulary import (
 )
 
 from outhaul_operator import finalizers, leaving, lending, namespaces, outcomes, publishing, showing
-from outhaul_operator.cluster import Cluster, Object
+from outhaul_operator.cluster import Cluster
 from outhaul_operator.decisions import Due, next_run
+from outhaul_operator.kinds import Object
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.passes import Pass
 

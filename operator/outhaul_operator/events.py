@@ -6,7 +6,9 @@ from typing import Literal
 
 from outhaul_api.vocabulary import MANAGER, Reason
 
-from outhaul_operator.cluster import AlreadyExistsError, ApiError, Cluster, Kind, Object, RefusedError
+from outhaul_operator.apierrors import AlreadyExistsError, ApiError, RefusedError
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.verdicts import now
 
 EventType = Literal["Normal", "Warning"]

@@ -2,7 +2,8 @@
 
 from outhaul_api.vocabulary import UNINSTALL_FINALIZER
 
-from outhaul_operator.cluster import Cluster, Kind, Object
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Kind, Object
 
 
 async def set_uninstall(cluster: Cluster, obj: Object, *, wanted: bool) -> Object:

@@ -6,7 +6,9 @@ it is answered with the object where the tests hold, and with an error that show
 
 from outhaul_api.vocabulary import SecretType
 
-from outhaul_operator.cluster import UNPROCESSABLE, Cluster, Kind, NotFoundError, Object, RefusedError
+from outhaul_operator.apierrors import UNPROCESSABLE, NotFoundError, RefusedError
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Kind, Object
 
 
 class NotOursError(Exception):

@@ -10,7 +10,8 @@ from typing import Any
 import kopf
 from outhaul_api.vocabulary import GROUP, MANAGED_BY_LABEL, MANAGER, VERSION
 
-from outhaul_operator.cluster import Cluster, Kind, Object
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.queue import backoff
 from outhaul_operator.view import View
 from outhaul_operator.watches import Place, Watches

@@ -9,8 +9,9 @@ from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation
 
 from outhaul_operator import lending
-from outhaul_operator.cluster import Cluster, Kind
+from outhaul_operator.cluster import Cluster
 from outhaul_operator.decisions import reference_of
+from outhaul_operator.kinds import Kind
 
 
 def expired(installation: Installation, actions: Sequence[AgentAction]) -> list[AgentAction]:

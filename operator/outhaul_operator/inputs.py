@@ -16,8 +16,8 @@ from outhaul_api.installationoutput import InstallationOutput, Output
 from outhaul_api.vocabulary import RETRY_ANNOTATION, OutputType, Reason
 
 from outhaul_operator import encoding, names, paths
-from outhaul_operator.cluster import Kind
 from outhaul_operator.engines.plan import Plan, compact
+from outhaul_operator.kinds import Kind
 from outhaul_operator.verdicts import StalledError, VerdictError, WaitingError
 
 FILES_DIR = "/outhaul/inputs"

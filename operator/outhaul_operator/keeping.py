@@ -15,9 +15,10 @@ from outhaul_grpc.protocol import MAX_SOURCE_BYTES
 from outhaul_operator import encoding, guarded, names, ownership, statuses
 from outhaul_operator.agentoutputs import Source
 from outhaul_operator.agents import Agent
+from outhaul_operator.apierrors import AlreadyExistsError, NotFoundError, RefusedError
 from outhaul_operator.budget import weight
-from outhaul_operator.cluster import AlreadyExistsError, Kind, NotFoundError, Object, RefusedError
 from outhaul_operator.context import Context
+from outhaul_operator.kinds import Kind, Object
 
 _logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from outhaul_grpc.layout import CERTIFICATE_FILE, KEY_FILE
 
 from outhaul_operator import fingerprints, trust
 from outhaul_operator.agentactions import has_ended
-from outhaul_operator.cluster import Object
+from outhaul_operator.kinds import Object
 from outhaul_operator.trust import Authority, TrustError
 
 WARN_BEFORE = dt.timedelta(days=60)

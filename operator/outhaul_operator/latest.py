@@ -19,16 +19,10 @@ from outhaul_api.vocabulary import (
 )
 
 from outhaul_operator import encoding, ownership
-from outhaul_operator.cluster import (
-    UNPROCESSABLE,
-    AlreadyExistsError,
-    Cluster,
-    Kind,
-    NotFoundError,
-    Object,
-    RefusedError,
-)
+from outhaul_operator.apierrors import UNPROCESSABLE, AlreadyExistsError, NotFoundError, RefusedError
+from outhaul_operator.cluster import Cluster
 from outhaul_operator.guarded import NotOursError, guarded_delete, guarded_read, ownership_tests
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.verdicts import StalledError, WaitingError, now
 
 _MOST_PARTS = 128

@@ -14,8 +14,9 @@ from outhaul_api.vocabulary import AUTHORITY_LABEL, ActionPhase, Reason, SecretT
 from outhaul_grpc.layout import ROOTS_FILE
 
 from outhaul_operator import guarded, names, ownership, pods, trust
-from outhaul_operator.cluster import AlreadyExistsError, ApiError, ConflictError, Kind, NotFoundError, Object
+from outhaul_operator.apierrors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from outhaul_operator.context import Context
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.verdicts import RunFailedError, WaitingError
 from outhaul_operator.view import Key
 

@@ -11,19 +11,17 @@ import random
 from collections.abc import Awaitable, Callable
 
 from outhaul_operator import leases
-from outhaul_operator.cluster import (
-    LEASES,
+from outhaul_operator.apierrors import (
     UNPROCESSABLE,
     AlreadyExistsError,
     ApiError,
-    Cluster,
     ConflictError,
-    Kind,
     NotFoundError,
-    Object,
     RefusedError,
     UnavailableError,
 )
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import LEASES, Kind, Object
 
 LEASE = "outhaul-operator"
 

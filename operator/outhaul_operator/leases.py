@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from outhaul_operator.cluster import Object
+from outhaul_operator.kinds import Object
 
 _MOST_SECONDS = 3600
 

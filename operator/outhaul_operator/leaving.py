@@ -10,8 +10,9 @@ from outhaul_api.installation import Installation, RunReference
 from outhaul_api.vocabulary import FORCE_DELETE_ANNOTATION, Reason
 
 from outhaul_operator import configs, engines, events
-from outhaul_operator.cluster import Cluster, Object
+from outhaul_operator.cluster import Cluster
 from outhaul_operator.decisions import has_left_nothing
+from outhaul_operator.kinds import Object
 from outhaul_operator.passes import Pass
 from outhaul_operator.verdicts import VerdictError
 

@@ -9,9 +9,9 @@ from outhaul_api.agentaction import AgentAction, KeptSource
 from outhaul_api.vocabulary import Action, ActionCondition, ActionPhase, SecretType
 
 from outhaul_operator import guarded, names, statuses
-from outhaul_operator.cluster import Kind
 from outhaul_operator.decisions import reference_of
 from outhaul_operator.engines.plan import SOURCE_DIR, Plan
+from outhaul_operator.kinds import Kind
 from outhaul_operator.passes import Pass
 
 

@@ -2,7 +2,9 @@
 
 from outhaul_api.vocabulary import API_VERSION
 
-from outhaul_operator.cluster import AlreadyExistsError, ApiError, Cluster, Kind, RefusedError
+from outhaul_operator.apierrors import AlreadyExistsError, ApiError, RefusedError
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Kind
 
 _TERMINATING = "because it is being terminated"
 """The API server's words when something is created in a namespace that is being deleted."""

@@ -10,7 +10,8 @@ from outhaul_api.vocabulary import UNINSTALL_FIRST_ANNOTATION, Reason
 from pydantic import ValidationError
 
 from outhaul_operator import dependencies, inputs
-from outhaul_operator.cluster import Cluster, Kind
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Kind
 from outhaul_operator.records import Records
 from outhaul_operator.references import References
 from outhaul_operator.verdicts import VerdictError, WaitingError

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from outhaul_operator import engines, metrics
-from outhaul_operator.cluster import Kind, Object
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.queue import Queue
 from outhaul_operator.view import View
 from outhaul_operator.watches import Watches

@@ -4,7 +4,7 @@ from outhaul_api.agentaction import AgentAction, InstallationReference
 from outhaul_api.vocabulary import ACTION_LABEL, API_VERSION, INSTALLATION_LABEL, MANAGED_BY_LABEL, MANAGER
 
 from outhaul_operator import names
-from outhaul_operator.cluster import Kind, Object
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.view import Key
 
 

@@ -12,9 +12,10 @@ from outhaul_api.vocabulary import INSTALLATION_LABEL, UNINSTALL_FINALIZER, Acti
 
 from outhaul_operator import logs, names
 from outhaul_operator.agentactions import parse_actions
-from outhaul_operator.cluster import Kind, NotFoundError, Object
+from outhaul_operator.apierrors import NotFoundError
 from outhaul_operator.context import Context
 from outhaul_operator.decisions import Decision, belongs, decide, newest_run
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.needs import Needs
 from outhaul_operator.view import Key
 

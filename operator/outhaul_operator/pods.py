@@ -17,7 +17,7 @@ from outhaul_grpc.protocol import MAX_SOURCE_BYTES
 from outhaul_grpc.v1 import agent_pb2 as pb
 
 from outhaul_operator import __version__, names, ownership
-from outhaul_operator.cluster import Object
+from outhaul_operator.kinds import Object
 from outhaul_operator.merge import merge_template
 from outhaul_operator.verdicts import StalledError
 

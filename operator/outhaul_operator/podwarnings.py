@@ -9,7 +9,9 @@ import logging
 
 from outhaul_api.vocabulary import Reason
 
-from outhaul_operator.cluster import ApiError, Cluster, Object
+from outhaul_operator.apierrors import ApiError
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Object
 from outhaul_operator.turns import Turns
 
 LOOK_AGAIN_S = 60.0

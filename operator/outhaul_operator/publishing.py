@@ -26,8 +26,10 @@ from outhaul_api.vocabulary import (
 
 from outhaul_operator import encoding, guarded, names, ownership
 from outhaul_operator.agentoutputs import Output as AgentOutput
+from outhaul_operator.apierrors import AlreadyExistsError, NotFoundError, RefusedError
 from outhaul_operator.budget import Budget, BudgetError, weight
-from outhaul_operator.cluster import AlreadyExistsError, Cluster, Kind, NotFoundError, Object, RefusedError
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.verdicts import RunFailedError
 
 MAX_RECORD_BYTES = 1_400_000

@@ -6,7 +6,9 @@ from collections import OrderedDict
 from outhaul_api.installation import Installation
 from outhaul_api.installationoutput import InstallationOutput
 
-from outhaul_operator.cluster import Cluster, Kind, NotFoundError, Object
+from outhaul_operator.apierrors import NotFoundError
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Kind, Object
 
 _MOST_BYTES = 4 * 1024 * 1024
 """How much is kept, as JSON: one record may have 1.4 MB, and in memory takes a multiple of that."""

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outhaul_operator import logs
-from outhaul_operator.cluster import ApiError, Cluster, Kind, Object
+from outhaul_operator.apierrors import ApiError
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Kind, Object
 
 _KINDS = (Kind.CONFIG_MAP, Kind.SECRET)
 _PAUSE_S = 5.0

@@ -26,8 +26,9 @@ from outhaul_operator import (
 )
 from outhaul_operator.agentoutputs import Output, OutputInfo
 from outhaul_operator.agentstates import RunState
-from outhaul_operator.cluster import Kind, NotFoundError, Object
+from outhaul_operator.apierrors import NotFoundError
 from outhaul_operator.context import Context
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.verdicts import RunFailedError, StalledError
 from outhaul_operator.view import Key
 

@@ -8,8 +8,10 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 
-from outhaul_operator.cluster import ApiError, Cluster, Kind, Object
+from outhaul_operator.apierrors import ApiError
+from outhaul_operator.cluster import Cluster
 from outhaul_operator.handlers import LABELS
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.view import Key, View, key_of
 
 _SOON_S = 1.0

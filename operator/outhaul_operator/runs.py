@@ -37,11 +37,12 @@ from outhaul_operator import (
 from outhaul_operator.accounts import Account
 from outhaul_operator.agentactions import has_ended
 from outhaul_operator.agentstates import RunState
+from outhaul_operator.apierrors import ApiError, NotFoundError
 from outhaul_operator.authorities import UnknownAuthorityError
 from outhaul_operator.cleanups import Cleaner
-from outhaul_operator.cluster import ApiError, Kind, NotFoundError, Object
 from outhaul_operator.context import Context
 from outhaul_operator.keeping import Keeper
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.podwarnings import LOOK_AGAIN_S, MOST, is_set
 from outhaul_operator.queue import backoff
 from outhaul_operator.results import Results

@@ -7,7 +7,7 @@ from typing import Any
 from outhaul_api.vocabulary import AUTHORITY_LABEL, Reason
 
 from outhaul_operator.agentstates import RunState, from_termination_message
-from outhaul_operator.cluster import Object
+from outhaul_operator.kinds import Object
 from outhaul_operator.pods import CONTAINER
 
 

@@ -9,7 +9,9 @@ from outhaul_api.vocabulary import ActionPhase, InstallationCondition, Installat
 from pydantic import ValidationError
 
 from outhaul_operator import events, outcomes, showing
-from outhaul_operator.cluster import Cluster, Kind, NotFoundError, Object
+from outhaul_operator.apierrors import NotFoundError
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.outcomes import Outcome
 from outhaul_operator.passes import Pass
 from outhaul_operator.verdicts import StalledError

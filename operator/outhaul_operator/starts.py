@@ -16,8 +16,8 @@ from outhaul_api.vocabulary import ActionCondition, Reason
 
 from outhaul_operator import launches, statuses
 from outhaul_operator.accounts import Account
-from outhaul_operator.cluster import Object
 from outhaul_operator.context import Context
+from outhaul_operator.kinds import Object
 from outhaul_operator.podwarnings import LOOK_AGAIN_S, PodWarnings, is_set
 from outhaul_operator.situations import Situation
 from outhaul_operator.turns import Turns

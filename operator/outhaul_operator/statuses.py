@@ -10,8 +10,8 @@ from outhaul_grpc.protocol import COLLECT_TIMEOUT, KILL_GRACE
 from pydantic import ValidationError
 
 from outhaul_operator.agentstates import RunState, printable
-from outhaul_operator.cluster import Object
 from outhaul_operator.encoding import MAX_SECRET_BYTES
+from outhaul_operator.kinds import Object
 from outhaul_operator.latest import Shown
 from outhaul_operator.publishing import Publication
 from outhaul_operator.situations import Situation

@@ -8,7 +8,9 @@ from contextlib import suppress
 
 from outhaul_api.vocabulary import Reason
 
-from outhaul_operator.cluster import ApiError, Cluster, Object
+from outhaul_operator.apierrors import ApiError
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Object
 from outhaul_operator.situations import Situation
 
 LISTEN_S = 2.0

@@ -13,7 +13,7 @@ from outhaul_grpc.paths import has_control
 from pydantic import ValidationError
 
 from outhaul_operator import ownership, paths
-from outhaul_operator.cluster import Object
+from outhaul_operator.kinds import Object
 from outhaul_operator.pods import commands_of
 from outhaul_operator.verdicts import RunFailedError
 

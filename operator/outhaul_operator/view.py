@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from outhaul_operator.cluster import Kind, Object
+from outhaul_operator.kinds import Kind, Object
 
 _MOST_GONE = 10_000
 _MOST_LAST = 200

@@ -11,7 +11,9 @@ from cluster.controlplane import ControlPlane
 from cluster.objects import Objects
 from cluster.proxy import Proxy
 from cluster.waiting import until
-from outhaul_operator.cluster import AlreadyExistsError, Cluster, Kind, NotFoundError, Object, UnavailableError
+from outhaul_operator.apierrors import AlreadyExistsError, NotFoundError, UnavailableError
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Kind, Object
 
 ACCOUNT = "tester"
 

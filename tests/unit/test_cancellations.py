@@ -7,7 +7,7 @@ from builders import action_object, installation_object, owned_by_installation
 from looptime import run_jumping
 from outhaul_api.vocabulary import CANCEL_ANNOTATION, FORMER_CANCEL_ANNOTATION
 from outhaul_operator import cancellations
-from outhaul_operator.cluster import Kind, Object
+from outhaul_operator.kinds import Kind, Object
 from outhaul_operator.view import Key, View
 
 ACTION = Key(Kind.AGENT_ACTION, "tenant", "shop-1")

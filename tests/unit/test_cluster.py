@@ -13,16 +13,16 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, web
 from looptime import AdvancingLoop
-from outhaul_operator.cluster import (
+from outhaul_operator.apierrors import (
     AlreadyExistsError,
     ApiError,
-    Cluster,
     ConflictError,
-    Kind,
     NotFoundError,
     RefusedError,
     UnavailableError,
 )
+from outhaul_operator.cluster import Cluster
+from outhaul_operator.kinds import Kind
 from scripted import TOKEN, Answer, Script, Seen, Server, failure, serving
 
 BASE = "/apis/outhaul.dev/v1alpha1/namespaces/tenant"

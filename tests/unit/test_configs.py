@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from outhaul_api.agentconfig import AgentConfigSpec
 from outhaul_api.vocabulary import API_VERSION, Reason
 from outhaul_operator import configs
-from outhaul_operator.cluster import UnavailableError
+from outhaul_operator.apierrors import UnavailableError
 from outhaul_operator.verdicts import StalledError, WaitingError
 from scripted import Answer, failure, serving
 

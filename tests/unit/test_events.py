@@ -9,7 +9,7 @@ import pytest
 from builders import UID, installation_object
 from outhaul_api.vocabulary import Reason
 from outhaul_operator import events
-from outhaul_operator.cluster import UnavailableError
+from outhaul_operator.apierrors import UnavailableError
 from scripted import Answer, failure, serving
 
 OBJECT = installation_object()

@@ -11,10 +11,10 @@ from outhaul_api.installation import Installation
 from outhaul_api.installationoutput import InstallationOutput
 from outhaul_api.vocabulary import Action, Reason
 from outhaul_operator import engines, inputs
-from outhaul_operator.cluster import Kind
 from outhaul_operator.decisions import have_inputs_changed
 from outhaul_operator.engines.plan import Plan
 from outhaul_operator.inputs import Reference, Resolved
+from outhaul_operator.kinds import Kind
 from outhaul_operator.verdicts import StalledError, WaitingError
 
 SHA, OTHER_SHA = "a" * 64, "b" * 64

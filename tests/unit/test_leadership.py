@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 from looptime import AdvancingLoop
-from outhaul_operator.cluster import Cluster, NotFoundError, RefusedError
+from outhaul_operator.apierrors import NotFoundError, RefusedError
+from outhaul_operator.cluster import Cluster
 from outhaul_operator.leadership import Leadership
 from scripted import Answer, Server, failure, serving
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from outhaul_operator import metrics
-from outhaul_operator.cluster import Kind
+from outhaul_operator.kinds import Kind
 from outhaul_operator.observations import Phases, count_end
 from outhaul_operator.view import View
 

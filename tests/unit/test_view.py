@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from outhaul_operator.cluster import Kind
+from outhaul_operator.kinds import Kind
 from outhaul_operator.view import Key, View, key_of
 
 OWNER = Key(Kind.INSTALLATION, "n", "shop")
