@@ -127,7 +127,7 @@ STAGES = (
             "AgentAction": {},
             "InstallationOutput": {},
             "commands": ["install", "read", "upgrade", "read", "read", "uninstall"],
-            "said": {"Normal Dispatched": 4, "Normal Succeeded": 3},
+            "said": {"Normal Dispatched": 4, "Normal Succeeded": 3, "Normal Uninstalled": 1},
         },
     ),
 )

@@ -144,7 +144,8 @@ def _wanted(
         or (compare_inputs and have_inputs_changed(newest.inputs, inputs) and not to_uninstall)
     )
     if newest.phase is None:
-        return InFlight(newest, newer_is_due=due, is_cancelled=_is_cancelled(installation, newest))
+        # An orphan waits for it too, unless its pod has not started anything.
+        return InFlight(newest, newer_is_due=due or orphan, is_cancelled=_is_cancelled(installation, newest))
     if orphan or (to_uninstall and has_left_nothing(newest)):
         return Absent()
     return _after(installation, newest, is_due=due, to_uninstall=to_uninstall, now=now)

@@ -4,7 +4,7 @@
 """
 
 from outhaul_api.agentaction import AgentAction
-from outhaul_api.vocabulary import Action, ActionPhase, OutputPhase, Reason
+from outhaul_api.vocabulary import INSTALLATION_LABEL, Action, ActionPhase, OutputPhase, Reason
 
 from outhaul_operator import (
     configs,
@@ -66,7 +66,7 @@ async def dispatch(this: Pass, due: Due) -> Outcome | None:
     if action is Action.UNINSTALL:
         await publishing.mark_records(this.cluster, this.namespace, this.name, OutputPhase.INVALIDATED)
     else:
-        await endings.hold(this)
+        await endings.hold(this, is_starting=True)
     run = next_run(this.installation, this.run, due, this.needs.digest, retry_limit=config.retry_limit)
     this.action = await _create(this, agent_action(this.installation, run, plan))
     # Another operator's, perhaps, of what it has seen: then the next pass goes on from there.
@@ -76,7 +76,9 @@ async def dispatch(this: Pass, due: Due) -> Outcome | None:
 
 
 async def _wait_for_former_pod(this: Pass) -> None:
-    """Lets the pod of the run before come to its end, where its AgentAction was deleted: one run at a time.
+    """Lets the pod of the run before come to its end, where its AgentAction is gone: one run at a time.
+
+    Kubernetes deletes the pod with it, unless somebody has asked to orphan it: then that is for us to do.
 
     Raises:
         WaitingError: It is still there.
@@ -87,13 +89,15 @@ async def _wait_for_former_pod(this: Pass) -> None:
         pod = await this.cluster.get(Kind.POD, this.namespace, names.pod_name(this.run.name))
     except NotFoundError:
         return
-    is_of_run = any(
-        one["kind"] == "AgentAction" and one["name"] == this.run.name
-        for one in pod["metadata"].get("ownerReferences", [])
-    )
-    if is_of_run and pod.get("status", {}).get("phase") not in {"Succeeded", "Failed"}:
-        message = f"the pod of run {this.run.name}, which was cancelled, has not ended yet; the next run waits for that"
-        raise WaitingError(Reason.WAITING_FOR_RUN, message, at_most_s=_POD_CHECK_S)
+    metadata = pod["metadata"]
+    owners = [one["name"] for one in metadata.get("ownerReferences", []) if one["kind"] == "AgentAction"]
+    is_orphan = not owners and metadata.get("labels", {}).get(INSTALLATION_LABEL) == names.label_value(this.name)
+    if not (is_orphan or this.run.name in owners) or pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}:
+        return
+    if is_orphan and "deletionTimestamp" not in metadata:
+        await launches.remove(this.context, pod, unstarted=False)
+    words = f"the pod of run {this.run.name}, whose AgentAction is gone, has not ended yet; the next run waits for that"
+    raise WaitingError(Reason.WAITING_FOR_RUN, words, at_most_s=_POD_CHECK_S)
 
 
 def _add_inputs(this: Pass, plan: Plan, action: Action) -> None:

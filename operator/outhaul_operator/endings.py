@@ -11,9 +11,10 @@ from outhaul_api.vocabulary import (
     DeletionPolicy,
     InstallationPhase,
     OutputPhase,
+    Reason,
 )
 
-from outhaul_operator import finalizers, leaving, lending, namespaces, outcomes, publishing, showing
+from outhaul_operator import events, finalizers, leaving, lending, namespaces, outcomes, publishing, showing
 from outhaul_operator.cluster import Cluster
 from outhaul_operator.decisions import Due, next_run
 from outhaul_operator.kinds import Object
@@ -21,10 +22,15 @@ from outhaul_operator.outcomes import Outcome
 from outhaul_operator.passes import Pass
 
 
-async def hold(this: Pass) -> None:
-    """Sees to it that the finalizer is there where an uninstall has to come before the end, and only there."""
+async def hold(this: Pass, *, is_starting: bool = False) -> None:
+    """Sees to it that the finalizer is there where a run, or an uninstall, has to come before the end, and only there.
+
+    Args:
+        this: The pass.
+        is_starting: Whether a run is about to start: it comes to its end also where nothing is uninstalled after it.
+    """
     if not this.is_deleting:
-        wanted = this.installation.spec.deletion_policy is DeletionPolicy.DELETE
+        wanted = is_starting or this.installation.spec.deletion_policy is DeletionPolicy.DELETE
         this.put(await finalizers.set_uninstall(this.cluster, this.obj, wanted=wanted))
 
 
@@ -66,6 +72,9 @@ async def end(this: Pass) -> Outcome | None:
     if this.is_deleting:
         if this.is_held and this.installation.spec.deletion_policy is DeletionPolicy.ORPHAN:
             await leaving.say(this, "deletionPolicy Orphan", "Normal")
+        elif this.is_held and this.run is not None and outcomes.is_uninstall_success(this.run):
+            said = f"run {this.run.name} has uninstalled it"
+            await events.emit(this.cluster, this.obj, "Normal", Reason.UNINSTALLED, said)
         await release(this)
         return None
     await lending.drop(this, this.actions)

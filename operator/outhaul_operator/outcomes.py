@@ -40,18 +40,19 @@ def in_flight(decision: InFlight, action: AgentAction | None) -> Outcome:
     run = decision.run
     message = f"run {run.name} is under way ({run.action}, generation {run.generation})"
     reason = Reason.WAITING_FOR_RUN if decision.newer_is_due else Reason.IN_PROGRESS
-    if decision.is_cancelled or (action is not None and CANCEL_ANNOTATION in action.metadata.annotations):
+    is_cancelled = decision.is_cancelled or (action is not None and CANCEL_ANNOTATION in action.metadata.annotations)
+    if action is not None and action.status.reason == Reason.OUTPUTS_REFUSED:
+        reason, message = Reason.OUTPUTS_REFUSED, f"run {run.name} has ended: {action.status.message}"
+    elif is_cancelled:
         message = f"run {run.name} ({run.action}) is being cancelled: its command was told to stop, and has its grace"
     elif (
         action is not None
-        and action.status.reason
+        and action.status.phase is ActionPhase.PENDING
+        and action.status.reason is not None
         and action.status.reason in Reason.__members__.values()
         and action.status.message
-        and (action.status.phase is ActionPhase.PENDING or action.status.reason == Reason.OUTPUTS_REFUSED)
     ):
-        reason = Reason(action.status.reason)
-        stands = "has not started" if action.status.phase is ActionPhase.PENDING else "has ended"
-        message = f"run {run.name} {stands}: {action.status.message}"
+        reason, message = Reason(action.status.reason), f"run {run.name} has not started: {action.status.message}"
     return Outcome(InstallationPhase.RUNNING, reason, message, reconciling=True)
 
 
@@ -78,15 +79,13 @@ def at_rest(
 def _backing_off(decision: BackingOff, action: AgentAction | None, installation: Installation) -> Outcome:
     run, next_one = decision.run, decision.retry.attempt
     said = find(installation.status.conditions, InstallationCondition.READY)
+    why = (action.status.message if action is not None else None) or run.reason or "it does not say why"
+    how = f"run {run.name} ({run.action}) has failed: {why}"
     if action is None and said is not None and said.reason == Reason.RETRY_SCHEDULED:
         # The AgentAction was cleaned up; what it said stands here.
-        return Outcome(InstallationPhase.PENDING, Reason.RETRY_SCHEDULED, said.message, reconciling=True)
-    why = (action.status.message if action is not None else None) or run.reason or "it does not say why"
+        how = said.message.rpartition(_ATTEMPT)[0]
     all_of_them = retries.limit(installation, run) + 1
-    message = (
-        f"run {run.name} ({run.action}) has failed: {why}. "
-        f"Attempt {next_one} of {all_of_them} starts at {decision.until:%Y-%m-%dT%H:%M:%SZ}"
-    )
+    message = f"{how}{_ATTEMPT}{next_one} of {all_of_them} starts at {decision.until:%Y-%m-%dT%H:%M:%SZ}"
     return Outcome(InstallationPhase.PENDING, Reason.RETRY_SCHEDULED, message, reconciling=True)
 
 
@@ -99,7 +98,7 @@ def _settled(run: RunReference, action: AgentAction | None, installation: Instal
     if action is None and said is not None and said.reason == reason:
         # The AgentAction was cleaned up; what it said stands here.
         return Outcome(InstallationPhase.FAILED, reason, said.message, stalled=True)
-    gone = run.reason or "its AgentAction was deleted"
+    gone = run.reason or "its AgentAction was deleted, or does not belong to this Installation any more"
     why = (action.status.message or "it does not say why") if action is not None else gone
     remedy = f"change the spec, or set the annotation {RETRY_ANNOTATION} to a new value"
     if run.action is Action.UNINSTALL:
@@ -111,6 +110,8 @@ def _settled(run: RunReference, action: AgentAction | None, installation: Instal
     return Outcome(InstallationPhase.FAILED, reason, message, stalled=True)
 
 
+_ATTEMPT = ". Attempt "
+"""What follows in a message on what has failed."""
 _NOT_SHOWN = {Reason.SECRET_CONFLICT, Reason.TEMPLATE_FAILED, Reason.OUTPUTS_LOST, Reason.OUTPUT_TOO_LARGE}
 """Why a latest Secret cannot be written."""
 
@@ -134,22 +135,26 @@ def conditions(old: list[Condition], outcome: Outcome, run: RunReference | None,
         result.append(
             condition(old, InstallationCondition.STALLED, reason, message, status=True, generation=generation)
         )
+    # What could not be shown is not taken for shown by a pass that has not seen to it.
+    before = find(old, InstallationCondition.OUTPUTS_READY)
+    is_seen = outcome.ready or outcome.reason is Reason.SUSPENDED
+    was_hidden = before is not None and before.reason in _NOT_SHOWN and not is_seen
     if outcome.reason in _NOT_SHOWN:
         outputs = condition(
             old, InstallationCondition.OUTPUTS_READY, reason, message, status=False, generation=generation
         )
-    elif run is not None and run.phase is ActionPhase.SUCCEEDED and run.action is not Action.UNINSTALL:
+    elif run is not None and run.phase is ActionPhase.SUCCEEDED and not is_uninstall_success(run) and not was_hidden:
         shown = f"the outputs of run {run.name} can be read"
         outputs = condition(
             old, InstallationCondition.OUTPUTS_READY, Reason.PUBLISHED, shown, status=True, generation=generation
         )
-    elif is_uninstall_success(run) or (kept := find(old, InstallationCondition.OUTPUTS_READY)) is None:
+    elif is_uninstall_success(run) or before is None:
         nothing = "no run has published outputs"
         outputs = condition(
             old, InstallationCondition.OUTPUTS_READY, Reason.NO_OUTPUTS, nothing, status=False, generation=generation
         )
     else:
-        outputs = kept
+        outputs = before
     return [*result, outputs]
 
 

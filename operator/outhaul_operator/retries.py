@@ -13,7 +13,9 @@ from outhaul_api.vocabulary import ActionPhase, Reason
 from outhaul_operator import names
 
 LONGEST_S = 3600.0
-"""No pause is longer."""
+"""No pause grows to be longer."""
+_MOST_S = 365 * 86400.0
+"""Nor what somebody asks for: no calendar lasts for ever."""
 _JITTER = 0.2
 """By how much a pause may be longer, so that what has failed together does not come back together."""
 
@@ -69,4 +71,4 @@ def due_at(installation: Installation, run: RunReference, now: datetime) -> date
 def _pause(installation: Installation, run: RunReference) -> timedelta:
     first = seconds(installation.spec.retry.backoff)
     doubled = min(first * 2.0 ** min(attempt(run) - 1, 32), max(first, LONGEST_S))
-    return timedelta(seconds=doubled * (1.0 + _JITTER * names.share(run.name)))
+    return timedelta(seconds=min(doubled, _MOST_S) * (1.0 + _JITTER * names.share(run.name)))

@@ -6,7 +6,7 @@ another form, and is compared now and then, in case somebody has deleted or edit
 
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.installation import Installation, RunReference
-from outhaul_api.vocabulary import Action, ActionPhase, Reason
+from outhaul_api.vocabulary import RECOLLECT_ANNOTATION, RETRY_ANNOTATION, Action, ActionPhase, Reason
 
 from outhaul_operator import contents, latest, names, publishing
 from outhaul_operator.decisions import reference_of
@@ -81,10 +81,11 @@ async def _show(this: Pass, action: AgentAction, *, sweep: bool) -> None:
                 this.cluster, action, name, data, newest=number, expect=binding is not None, sweep=sweep
             )
     except publishing.LostError:
+        can_recollect = all(one.command is not None for one in action.spec.outputs)
         raise StalledError(
             Reason.OUTPUTS_LOST,
             f"what run {action.metadata.name} has stored is gone, so Secret {name} cannot be written from it; "
-            "set the annotation outhaul.dev/recollect to a new value",
+            f"set the annotation {RECOLLECT_ANNOTATION if can_recollect else RETRY_ANNOTATION} to a new value",
         ) from None
 
 

@@ -196,6 +196,31 @@ def test_an_orphan_says_what_it_leaves(objects: Objects) -> None:
     assert "may still be there" in message
 
 
+def test_an_orphan_waits_for_its_run(objects: Objects, stack: Stack) -> None:
+    """An Installation that was an orphan from the start goes once its run has ended, and says what it leaves."""
+    objects.install("service", deletionPolicy="Orphan", **service("sleep 4; echo it has installed"))
+    begins(stack, objects, "it installs")
+    objects.delete("Installation", "service")
+    objects.gone("Installation", "service")
+    assert (said(stack, objects, "it has installed"), said(stack, objects, "it uninstalls")) == (1, 0)
+    assert "may still be there" in objects.said("Installation", "service", "Normal", "LeftBehind")
+
+
+def test_a_run_whose_pod_was_orphaned(objects: Objects, stack: Stack) -> None:
+    """Where an AgentAction is deleted and its pod is not, the pod is deleted before another run starts."""
+    stubborn = "trap 'sleep 2; echo it has stopped; exit 1' TERM; sleep 60 & wait"
+    objects.install("service", **service(stubborn))
+    begins(stack, objects, "it installs")
+    (run,) = objects.names("AgentAction")
+    control = stack.control_plane
+    control.kubectl("delete", "agentaction", run, "-n", objects.namespace, "--cascade=orphan")
+    objects.delete("Installation", "service")
+    begins(stack, objects, "it uninstalls")
+    assert said(stack, objects, "it has stopped") == 1
+    objects.gone("Installation", "service")
+    until(lambda: objects.names("Pod") == [], what="no pod is left", timeout=60)
+
+
 # -- with the namespace
 
 

@@ -92,6 +92,21 @@ def test_a_run_that_is_told_to_stop_says_so() -> None:
         assert "is being cancelled" in outcome.message
 
 
+def test_outputs_that_are_refused_are_not_cancelled() -> None:
+    """A run whose commands have ended is not told to stop, whatever is asked."""
+    refused = {"phase": "Running", "reason": "OutputsRefused", "message": "the quota"}
+    outcome = outcomes.in_flight(InFlight(run(None), newer_is_due=False, is_cancelled=True), action(status=refused))
+    assert (outcome.reason, outcome.message) == (Reason.OUTPUTS_REFUSED, "run shop-1 has ended: the quota")
+
+
+def test_lost_outputs_stay_lost_until_somebody_has_looked() -> None:
+    """Another problem of an Installation does not say that its outputs can be read again; its success does."""
+    lost = standing("OutputsReady", "False", "OutputsLost")
+    other = outcomes.stalled(StalledError(Reason.CANNOT_RECOLLECT, "files"))
+    assert told(other, run(), lost)["OutputsReady"] == ("False", "OutputsLost")
+    assert told(settled(run(), None), run(), lost)["OutputsReady"] == ("True", "Published")
+
+
 def test_outputs_stay_readable_during_an_upgrade() -> None:
     """What was published before can be read on while a run is under way."""
     upgrading = outcomes.in_flight(InFlight(run(None, Action.UPGRADE), newer_is_due=False), None)
@@ -148,7 +163,7 @@ def test_a_failure_without_words_says_so() -> None:
 def test_a_run_that_was_deleted_is_cancelled() -> None:
     """A run whose AgentAction somebody deleted is told as such."""
     message = settled(run(CANCELLED), None, installation()).message
-    assert message.startswith("run shop-1 (install) was cancelled: its AgentAction was deleted.")
+    assert message.startswith("run shop-1 (install) was cancelled: its AgentAction was deleted, or")
 
 
 def test_what_a_failed_run_said_stays() -> None:
@@ -197,8 +212,9 @@ def test_a_failure_that_is_tried_again_is_reconciling() -> None:
 
 def test_what_was_said_of_a_failure_stays_until_the_next_attempt() -> None:
     """The AgentAction may be cleaned up meanwhile; where nothing was said, there is still the reason."""
-    said = standing("Ready", "False", "RetryScheduled", "as it was")
-    assert backing_off(run(FAILED), None, said).message == "as it was"
+    said = standing("Ready", "False", "RetryScheduled", "as it was. Attempt 2 of 4 starts at some time")
+    message = backing_off(run(FAILED), None, said).message
+    assert message == "as it was. Attempt 2 of 4 starts at 2026-01-01T12:00:30Z"
     assert "has failed: PodLost." in backing_off(run(FAILED, reason="PodLost"), None).message
 
 

@@ -31,6 +31,13 @@ def pause(attempt: int = 1, name: str = "shop-1", **retry: Any) -> float:
     return (retries.due_at(trying(**retry), failed(attempt, name=name), NOW) - NOW).total_seconds()
 
 
+def test_a_pause_that_no_calendar_has() -> None:
+    """Whatever is asked for, it is a year at most."""
+    year = 365 * 86400
+    assert year <= pause(backoff="9" * 60 + "h") <= JITTER * year
+    assert pause(backoff="2h", attempt=3) >= 7200
+
+
 @pytest.mark.parametrize(
     "reason",
     [
