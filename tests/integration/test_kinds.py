@@ -148,16 +148,6 @@ FULL: dict[str, dict[str, Any]] = {
             "outputNames": "a, b",
             "secretName": "s",
             "provenance": {"agentVersion": "1", "operatorVersion": "1", "image": "i", "actionUid": "u"},
-            "conditions": [
-                {
-                    "type": "T",
-                    "status": "True",
-                    "reason": "R",
-                    "message": "m",
-                    "lastTransitionTime": NOW,
-                    "observedGeneration": 1,
-                }
-            ],
         },
     },
 }
@@ -332,7 +322,6 @@ COMMAND = {"name": "a", "command": ["b"]}
             [{"name": "a", "type": "string", "size": 1, "sha256": "X"}],
             "should match",
         ),
-        ("InstallationOutput", "status.conditions", [{"type": "T"}], "lastTransitionTime"),
         ("InstallationOutput", "status", None, "status"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
