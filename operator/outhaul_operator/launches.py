@@ -13,7 +13,7 @@ from outhaul_api.common import seconds
 from outhaul_api.vocabulary import AUTHORITY_LABEL, ActionPhase, Reason, SecretType
 from outhaul_grpc.layout import ROOTS_FILE
 
-from outhaul_operator import guarded, names, ownership, pods, trust
+from outhaul_operator import guarded, names, ownership, pods, stops, trust
 from outhaul_operator.apierrors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from outhaul_operator.context import Context
 from outhaul_operator.kinds import Kind, Object
@@ -35,7 +35,7 @@ def is_seen(context: Context, action: AgentAction) -> bool:
 
 
 async def launch(context: Context, action: AgentAction, config: AgentConfigSpec, image: str) -> Key:
-    """Returns the key of the run's pod, which is made, after its Secret, unless it was.
+    """Returns the key of the run's pod, which is made, after its Secret, unless it was, also where it is gone by now.
 
     Raises:
         RunFailedError: An object of a name that the run needs exists and belongs to something else.
@@ -45,8 +45,11 @@ async def launch(context: Context, action: AgentAction, config: AgentConfigSpec,
     if is_seen(context, action):
         return key
     body = pods.pod(action, config, image)
+    fingerprint, made_at = await _write_run_secret(context, action, config)
+    if made_at is not None and await _is_gone(context, key, made_at):
+        return key
+    body["metadata"]["labels"][AUTHORITY_LABEL] = fingerprint
     try:
-        body["metadata"]["labels"][AUTHORITY_LABEL] = await _write_run_secret(context, action, config)
         created = await context.cluster.create(Kind.POD, body)
     except AlreadyExistsError:
         created = await context.cluster.get(*key)
@@ -61,8 +64,22 @@ async def launch(context: Context, action: AgentAction, config: AgentConfigSpec,
     return key
 
 
-async def _write_run_secret(context: Context, action: AgentAction, config: AgentConfigSpec) -> str:
-    """Makes the run's Secret, unless it is there; returns the fingerprint of the authority that the run is under."""
+async def _is_gone(context: Context, key: Key, since: str) -> bool:
+    """Tells whether the run's pod was made, and somebody has deleted it before any operator took note of it."""
+    try:
+        await context.cluster.get(*key)
+    except NotFoundError:
+        return await stops.was_made(context.cluster, key.namespace, key.name, since)
+    return False
+
+
+async def _write_run_secret(context: Context, action: AgentAction, config: AgentConfigSpec) -> tuple[str, str | None]:
+    """Makes the run's Secret, unless it is there.
+
+    Returns:
+        The fingerprint of the authority that the run is under; and when the Secret was made, where that was before: a
+        pod may have been made then, too.
+    """
     timeout, linger = _period(seconds(action.spec.timeout)), _period(pods.linger_seconds(config))
     authority = await context.authorities.signer(trust.run_lifetime(timeout, linger))
     leaf = trust.issue_server(
@@ -90,10 +107,11 @@ async def _write_run_secret(context: Context, action: AgentAction, config: Agent
             ) from None
         # Made before a crash, or by another operator: maybe under an authority that is a former one by now.
         roots = made.get("data", {}).get(ROOTS_FILE, "")
-        return trust.fingerprint_of(base64.b64decode(roots)) or authority.fingerprint
+        fingerprint = trust.fingerprint_of(base64.b64decode(roots)) or authority.fingerprint
+        return fingerprint, made["metadata"]["creationTimestamp"]
     except ApiError as error:
         _refuse("Secret with the run's files", error)
-    return authority.fingerprint
+    return authority.fingerprint, None
 
 
 def _refuse(what: str, error: ApiError) -> NoReturn:

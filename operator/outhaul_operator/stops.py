@@ -1,6 +1,7 @@
-"""Why a pod was stopped, or is gone, although nobody has cancelled its run: the words of Kubernetes.
+"""Why a pod was stopped, or is gone, although nobody has cancelled its run; or whether one was made: Kubernetes' words.
 
-`runs` asks once a run has ended in that way. The pod's status may say it; old servers say it in events alone.
+`runs` asks once a run has ended in that way, `launches` where an operator ended while it started one. The pod's status
+may say it; old servers say it in events alone.
 """
 
 import asyncio
@@ -59,17 +60,41 @@ async def why_gone(cluster: Cluster, namespace: str, situation: Situation) -> tu
     return Reason.EVICTED if is_taken else situation.reason, f"{situation.message} ({words})"
 
 
+async def was_made(cluster: Cluster, namespace: str, pod: str, since: str) -> bool:
+    """Tells whether a pod of a name was made that is gone by now: the scheduler and the kubelet speak of each.
+
+    Kubernetes forgets events after an hour.
+
+    Args:
+        cluster: The API server.
+        namespace: The pod's.
+        pod: The pod's name.
+        since: What was said before this time (RFC 3339, of the API server's clock) is of another pod of this name.
+
+    Raises:
+        ApiError: That cannot be asked.
+    """
+    return any(one["metadata"]["creationTimestamp"] >= since for one in await _listened(cluster, namespace, pod))
+
+
 async def _events(cluster: Cluster, namespace: str, pod: str) -> list[Object]:
     """Returns what is said of a pod; nothing where that cannot be had."""
+    with suppress(ApiError):
+        found = await _listened(cluster, namespace, pod)
+        return [one for one in found if not str(one.get("message", "")).startswith(_TAKEN_BACK)]
+    return []
+
+
+async def _listened(cluster: Cluster, namespace: str, pod: str) -> list[Object]:
     found: list[Object] = []
     about = {"involvedObject.kind": "Pod", "involvedObject.name": pod}
-    with suppress(TimeoutError, ApiError):
+    with suppress(TimeoutError):
         async with asyncio.timeout(LISTEN_S):
             async for one in cluster.watch_events(namespace, about):
                 found.append(one)
                 if len(found) == _MOST:
                     break
-    return [one for one in found if not str(one.get("message", "")).startswith(_TAKEN_BACK)]
+    return found
 
 
 def _quoted(event: Object) -> str:

@@ -1,15 +1,18 @@
 """The operator comes back, and what it knew is not there any more: a run in flight still ends with its outputs."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster.controlplane import ControlPlane
 from cluster.objects import Objects
-from cluster.stack import Stack, await_kinds
+from cluster.stack import OPERATOR_NAMESPACE, Stack, await_kinds
 from cluster.waiting import until
 from outhaul_api.agentaction import AgentAction
+from outhaul_api.agentconfig import AgentConfigSpec
 from outhaul_operator import launches, names, ownership
 from outhaul_operator import settings as settings_module
 from outhaul_operator.authorities import Authorities
@@ -31,6 +34,15 @@ def alive(stack: Stack) -> Iterator[None]:
 def script(text: str) -> dict[str, Any]:
     """The spec of an Installation of one script."""
     return {"engine": "exec", "commands": {"install": [{"name": "main", "command": ["sh", "-c", text]}]}}
+
+
+@asynccontextmanager
+async def an_operator(control_plane: ControlPlane, namespace: str) -> AsyncIterator[Context]:
+    """What an operator has that has just started: it has seen nothing."""
+    cluster = await Cluster.connect(str(control_plane.kubeconfig))
+    view, settings = View(lambda *_: None), settings_module.parse(["--operator-namespace", namespace])
+    yield Context(cluster, view, settings, Authorities(cluster, view, settings), b"")
+    await cluster.close()
 
 
 def slow() -> dict[str, Any]:
@@ -120,6 +132,23 @@ def test_a_record_without_outputs_that_was_deleted(objects: Objects) -> None:
     objects.condition("Installation", "service", "Ready", "False", "Suspended")
 
 
+async def test_a_pod_that_came_and_went_unnoticed(objects: Objects, stack: Stack) -> None:
+    """A run's pod is made once, also where the operator died right after that, and somebody then deleted the pod."""
+    stack.kill_operator()
+    command = {"name": "main", "command": ["sh", "-c", "echo it began; sleep 600"]}
+    made = objects.create("AgentAction", "run", spec={"commands": [command]})
+    async with an_operator(stack.control_plane, OPERATOR_NAMESPACE) as context:
+        await context.authorities.open()
+        await launches.launch(context, AgentAction.model_validate(made), AgentConfigSpec(), "outhaul-agent")
+    await asyncio.to_thread(logged, objects, stack, "run", "it began")
+    stack.control_plane.kubectl("delete", "pod", "run", "-n", objects.namespace, "--force", "--grace-period=0")
+    stack.start_operator()
+    status = (await asyncio.to_thread(objects.ended, "run"))["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "PodLost")
+    assert objects.find("Pod", "run") is None
+    assert stack.container_log(objects.namespace, "run").count("it began") == 1
+
+
 @pytest.fixture
 def kinds(control_plane: ControlPlane) -> None:
     """Our kinds are known."""
@@ -127,19 +156,10 @@ def kinds(control_plane: ControlPlane) -> None:
     await_kinds(control_plane)
 
 
-@pytest.fixture
-async def context(control_plane: ControlPlane, namespace: str) -> AsyncIterator[Context]:
-    """What an operator has that has just started: it has seen nothing."""
-    cluster = await Cluster.connect(str(control_plane.kubeconfig))
-    view, settings = View(lambda *_: None), settings_module.parse(["--operator-namespace", namespace])
-    yield Context(cluster, view, settings, Authorities(cluster, view, settings), b"")
-    await cluster.close()
-
-
 @pytest.mark.usefixtures("kinds")
 @pytest.mark.parametrize("phase", ["Running", "Succeeded", None])
 async def test_a_pod_that_was_not_seen_is_not_taken_for_none(
-    control_plane: ControlPlane, namespace: str, context: Context, phase: str | None
+    control_plane: ControlPlane, namespace: str, phase: str | None
 ) -> None:
     """A run is taken back only where the API server says that its pod has started nothing."""
     home = Objects(control_plane, namespace)
@@ -149,6 +169,7 @@ async def test_a_pod_that_was_not_seen_is_not_taken_for_none(
     if phase is not None:
         home.create("Pod", "run", metadata=made, spec={"containers": [{"name": "agent", "image": "none"}]})
         home.patch("Pod", "run/status", {"status": {"phase": phase}})
-    assert await launches.take_back(context, action) is (phase is None)
+    async with an_operator(control_plane, namespace) as context:
+        assert await launches.take_back(context, action) is (phase is None)
     assert (home.find("AgentAction", "run") is None) is (phase is None)
     assert (home.find("Pod", "run") is None) is (phase is None)

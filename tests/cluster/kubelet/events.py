@@ -27,6 +27,10 @@ class Recorder:
             message: A sentence.
             component: Who says so.
         """
+        await self.say(pod, reason, message, type_="Warning", component=component)
+
+    async def say(self, pod: Json, reason: str, message: str, *, type_: str = "Normal", component: str) -> None:
+        """Post something about a pod: see `warn`."""
         metadata = pod["metadata"]
         digest = hashlib.sha256(f"{metadata['uid']}{reason}{message}".encode()).hexdigest()[:16]
         name = f"{metadata['name']}.{digest}"
@@ -43,7 +47,7 @@ class Recorder:
                 "namespace": metadata["namespace"],
                 "uid": metadata["uid"],
             },
-            "type": "Warning",
+            "type": type_,
             "reason": reason,
             "message": message,
             "source": {"component": component, "host": self._node_name},

@@ -185,6 +185,8 @@ class Kubelet:
         }
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/binding"
         await self._api.call("POST", path, body=binding)
+        where = f"Successfully assigned {metadata['namespace']}/{metadata['name']} to {self._settings.node_name}"
+        await self._machine.events.say(pod, "Scheduled", where, component="default-scheduler")
 
     async def _refuse(self, pod: Json, message: str) -> None:
         """Say in the pod's status why it waits, where that is not said yet."""
