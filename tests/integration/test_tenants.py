@@ -279,7 +279,7 @@ def test_a_forged_record_copies_no_secret(tenants: Tenants, carol: Objects) -> N
     carol.patch("InstallationOutput", run, {"status": {"outputs": [forged]}})
     carol.respec("mirror", outputs={"keyStyle": "Env"})
     stalled = carol.condition("Installation", "mirror", "Stalled", "True", "OutputsLost")
-    assert "recollect" in stalled["message"]
+    assert "set the annotation outhaul.dev/retry" in stalled["message"]  # the script's file cannot be read again
     forged = output | {"secretKeyRef": output["secretKeyRef"] | {"key": "no-such-key"}}
     carol.patch("InstallationOutput", run, {"status": {"outputs": [forged]}})
     carol.respec("mirror", outputs={"keyStyle": "Name", "template": {"x": "y"}})
