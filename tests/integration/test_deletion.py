@@ -237,7 +237,9 @@ def populate(objects: Objects) -> list[str]:
         objects.ready(name)
     stalls(objects, "failed")
     objects.install("busy", **service("sleep 600"))
-    objects.until("Installation", "busy", lambda one: one.get("status", {}).get("action"), what="it has a run")
+    run = objects.until("Installation", "busy", lambda one: one.get("status", {}).get("action"), what="it has a run")
+    # One whose pod has not started leaves nothing behind, and nothing is said of it.
+    objects.condition("AgentAction", run["name"], "Started")
     return [*names, "busy"]
 
 
