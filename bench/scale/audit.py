@@ -21,11 +21,6 @@ class Audit:
         self._plane = plane
         self._read: int = plane.audit_log.stat().st_size
 
-    def skip(self) -> None:
-        """Leaves out what was logged so far."""
-        self._catch_up()
-        self._read = self._plane.audit_log.stat().st_size
-
     def read(self) -> list[Json]:
         """Returns the requests that were answered since the last time."""
         self._catch_up()

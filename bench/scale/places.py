@@ -16,8 +16,6 @@ from cluster.stack import OPERATOR, Stack
 from bench.scale.usage import Usage
 
 NAMESPACE = "bench"
-_AUDIT_MIB = 4000
-"""The audit log may become so large before it is turned; what was turned is not read."""
 
 
 class Place(Stack):
@@ -63,18 +61,19 @@ class Place(Stack):
 @contextmanager
 def place(core: int) -> Iterator[Place]:
     """Starts everything, and stops and removes it."""
-    # Short, for the sockets in it.
-    with tempfile.TemporaryDirectory(prefix="scale-", ignore_cleanup_errors=True) as folder:
-        arguments = [f"--audit-log-maxsize={_AUDIT_MIB}"]
-        with ControlPlane(Path(folder, "c"), audit=True, apiserver_args=arguments) as plane:
-            found = Place(plane, core)
-            found.start()
-            try:
-                plane.create_namespace(NAMESPACE)
-                Objects(plane, NAMESPACE).create("AgentConfig", "default", spec={"podTemplate": POD_TEMPLATE})
-                yield found
-            except BaseException:
-                say(f"the end of the operator's log:\n{log_tail(plane.processes.log(OPERATOR), 40)}")
-                raise
-            finally:
-                found.stop()
+    with (
+        # Short, for the sockets in it.
+        tempfile.TemporaryDirectory(prefix="scale-", ignore_cleanup_errors=True) as folder,
+        ControlPlane(Path(folder, "c"), audit=True) as plane,
+    ):
+        found = Place(plane, core)
+        found.start()
+        try:
+            plane.create_namespace(NAMESPACE)
+            Objects(plane, NAMESPACE).create("AgentConfig", "default", spec={"podTemplate": POD_TEMPLATE})
+            yield found
+        except BaseException:
+            say(f"the end of the operator's log:\n{log_tail(plane.processes.log(OPERATOR), 40)}")
+            raise
+        finally:
+            found.stop()
