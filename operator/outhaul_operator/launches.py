@@ -127,15 +127,18 @@ def _period(of_seconds: float) -> timedelta:
 
 async def is_launched(context: Context, action: AgentAction) -> bool:
     """Tells whether a run's pod is there, or was."""
-    if action.status.pod is not None:
-        return True
+    return action.status.pod is not None or await _pod(context, action) is not None
+
+
+async def _pod(context: Context, action: AgentAction) -> Object | None:
+    """Returns a run's pod; that it was not seen does not say that it is not there, so then the server is asked."""
     key = pod_key(action)
     try:
         pod = context.view.get(key) or await context.cluster.get(*key)
     except NotFoundError:
-        return False
+        return None
     context.view.put(Kind.POD, pod)
-    return ownership.is_of_run(pod, action)
+    return pod if ownership.is_of_run(pod, action) else None
 
 
 async def remove(context: Context, pod: Object, *, unstarted: bool) -> bool:
@@ -169,14 +172,7 @@ async def take_back(context: Context, action: AgentAction) -> bool:
     if action.status.phase is not ActionPhase.PENDING:
         return False
     namespace, name = action.metadata.namespace, action.metadata.name
-    key = pod_key(action)
-    try:
-        # That it was not seen does not say that it is not there: an operator that has just started has seen little.
-        pod = context.view.get(key) or await context.cluster.get(*key)
-    except NotFoundError:
-        pod = None
-    if not ownership.is_of_run(pod, action):
-        pod = None
+    pod = await _pod(context, action)
     if pod is not None and pod.get("status", {}).get("phase", "Pending") != "Pending":
         return False
     try:

@@ -32,6 +32,11 @@ async def refused(call: Any) -> grpc.StatusCode:
     return code
 
 
+def leaving_one(**fields: Any) -> pb.RunSpec:
+    """Returns a run that leaves one output."""
+    return run_spec(shell("mkdir out; echo 1 > out/a"), outputs=[directory("out")], **fields)
+
+
 def stub_of(running: AgentProcess, authority: trust.Authority) -> tuple[grpc.aio.Channel, Any]:
     """Returns a channel and the raw methods of an agent."""
     leaf = trust.issue_operator(authority, now())
@@ -115,7 +120,7 @@ async def test_unknown_names_and_pages(start_agent: StartAgent, authority: trust
 
 async def test_a_wrong_digest_is_no_acknowledgement(start_agent: StartAgent) -> None:
     """What was stored must be what is held; the agent stays."""
-    running = start_agent(run_spec(shell("mkdir out; echo 1 > out/a"), outputs=[directory("out")]))
+    running = start_agent(leaving_one())
     async with running.connect() as agent:
         await running.final(agent)
         for digest in ("", protocol.outputs_digest([]), protocol.outputs_digest([("a", bytes(32))])):
@@ -128,7 +133,7 @@ async def test_a_wrong_digest_is_no_acknowledgement(start_agent: StartAgent) -> 
 
 async def test_outputs_can_be_read_again(start_agent: StartAgent) -> None:
     """Until the acknowledgement everything may be repeated, by another connection too."""
-    running = start_agent(run_spec(shell("mkdir out; echo 1 > out/a"), outputs=[directory("out")]))
+    running = start_agent(leaving_one())
     seen = []
     for _ in range(2):
         async with running.connect() as agent:
@@ -157,8 +162,7 @@ async def test_sigterm_while_nothing_is_held(start_agent: StartAgent) -> None:
 
 async def test_sigterm_while_outputs_are_held(start_agent: StartAgent) -> None:
     """A pod that has to go holds its outputs for its grace: they can still be read, and it ends once that was done."""
-    spec = run_spec(shell("mkdir out; echo 1 > out/a"), outputs=[directory("out")], stop_grace_seconds=600)
-    running = start_agent(spec)
+    running = start_agent(leaving_one(stop_grace_seconds=600))
     async with running.connect() as agent:
         await running.final(agent)
         running.signal(signal.SIGTERM)
@@ -171,8 +175,7 @@ async def test_sigterm_while_outputs_are_held(start_agent: StartAgent) -> None:
 
 async def test_sigterm_while_outputs_are_held_that_nobody_wants(start_agent: StartAgent) -> None:
     """After its grace, the agent ends without them, before the kubelet would kill it."""
-    spec = run_spec(shell("mkdir out; echo 1 > out/a"), outputs=[directory("out")], stop_grace_seconds=0.5)
-    running = start_agent(spec)
+    running = start_agent(leaving_one(stop_grace_seconds=0.5))
     async with running.connect() as agent:
         await running.final(agent)
     running.signal(signal.SIGTERM)
