@@ -149,8 +149,7 @@ class Cluster:
     async def apply_status(self, kind: Kind, obj: Object, status: Object) -> Object:
         """Makes an object's status exactly `status`, if it still is as in `obj`.
 
-        By a JSON patch: where server-side apply takes an object out of a status, old servers (1.20) leave null in its
-        place, and refuse that.
+        By a JSON patch that tests the version: an apply would put its own in the place of a newer status.
 
         Raises:
             ConflictError: The object of that name is another one, or its status was written since it was read.

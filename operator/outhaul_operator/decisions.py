@@ -169,10 +169,7 @@ def _after(
 
 
 def _token(installation: Installation, annotation: str) -> str | None:
-    """Returns what somebody asks with an annotation; an empty one asks for nothing.
-
-    It could not be remembered either: old servers (1.20) make null of an empty text in a JSON patch.
-    """
+    """Returns what somebody asks with an annotation; an empty one asks for nothing."""
     return installation.metadata.annotations.get(annotation) or None
 
 

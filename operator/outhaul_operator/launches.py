@@ -3,7 +3,9 @@
 `runs` calls it first; it may run again after a crash, and then finds what it made before.
 """
 
+import asyncio
 import base64
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
@@ -13,7 +15,7 @@ from outhaul_api.common import seconds
 from outhaul_api.vocabulary import AUTHORITY_LABEL, ActionPhase, Reason, SecretType
 from outhaul_grpc.layout import ROOTS_FILE
 
-from outhaul_operator import guarded, names, ownership, pods, stops, trust
+from outhaul_operator import guarded, names, ownership, pods, trust
 from outhaul_operator.apierrors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from outhaul_operator.context import Context
 from outhaul_operator.kinds import Kind, Object
@@ -22,6 +24,8 @@ from outhaul_operator.view import Key
 
 _LONGEST_S = 365 * 86400.0
 """Of what certificates are made for: whoever writes a timeout does not decide that a root lives for centuries."""
+_LISTEN_S = 2.0
+"""To events of a pod that is not there."""
 
 
 def pod_key(action: AgentAction) -> Key:
@@ -69,7 +73,30 @@ async def _is_gone(context: Context, key: Key, since: str) -> bool:
     try:
         await context.cluster.get(*key)
     except NotFoundError:
-        return await stops.was_made(context.cluster, key.namespace, key.name, since)
+        return await _was_made(context, key, since)
+    return False
+
+
+async def _was_made(context: Context, key: Key, since: str) -> bool:
+    """Tells whether a pod of a name was made that is gone by now: the scheduler and the kubelet speak of each.
+
+    Kubernetes forgets events after an hour.
+
+    Args:
+        context: Where.
+        key: The pod's key.
+        since: What was said before this time (RFC 3339, of the API server's clock) is of another pod of this name.
+
+    Raises:
+        ApiError: That cannot be asked.
+    """
+    about = {"involvedObject.kind": "Pod", "involvedObject.name": key.name}
+    # A watch gives what there is, and goes on: it is listened to for a moment.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LISTEN_S):
+            async for one in context.cluster.watch_events(key.namespace, about):
+                if one["metadata"]["creationTimestamp"] >= since:
+                    return True
     return False
 
 

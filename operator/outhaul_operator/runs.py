@@ -31,7 +31,6 @@ from outhaul_operator import (
     situations,
     starts,
     statuses,
-    stops,
     validation,
 )
 from outhaul_operator.accounts import Account
@@ -106,6 +105,15 @@ class Runs:
 
 def _step_names(action: AgentAction) -> list[str]:
     return [one.name for one in pods.commands_of(action.spec)]
+
+
+def _stopped(state: RunState, situation: Situation) -> RunState:
+    """Returns how a run has ended that was stopped from outside: it has failed, unless somebody deleted its pod."""
+    why = situations.why_stopped(situation)
+    if why is None:
+        return state
+    reason, words = why
+    return dataclasses.replace(state, phase=ActionPhase.FAILED, reason=reason, message=f"{words}; {state.message}")
 
 
 class _Run:
@@ -251,12 +259,9 @@ class _Run:
         if await self._results.were_stored(action):
             await self._end(await self._results.show_again(action, self._status))
             return None
-        situation = situations.gone(self._pod.name)
         last = self._view.last(self._pod)
-        if last is not None and ownership.is_of_run(last, action):
-            ended = situations.situation(last)
-            situation = ended if ended.stage is Stage.ENDED else situation
-        await self._from_last_word(action, situation)
+        seen = last if ownership.is_of_run(last, action) else None
+        await self._from_last_word(action, situations.gone(self._pod.name, seen))
         return None
 
     async def _wait(self, pod: Object, situation: Situation, changed: asyncio.Event) -> None:
@@ -402,17 +407,14 @@ class _Run:
             return
         state = situation.result or self._heard
         if state is None:
-            why = situation.reason, situation.message
-            if situation.reason is Reason.POD_LOST:
-                why = await stops.why_gone(self._cluster, self._pod.namespace, situation)
-            raise RunFailedError(*why)
+            raise RunFailedError(situation.reason, situation.message)
         if not state.is_of(_step_names(action)):
             raise RunFailedError(
                 Reason.AGENT_MISBEHAVED,
                 f"{situation.message}, and its last word speaks of steps that are not the run's",
             )
         if state.phase is ActionPhase.CANCELLED and not self._cancelled.is_set():
-            state = await self._stopped(state, situation)
+            state = _stopped(state, situation)
         state = self._explained(state)
         status = statuses.progressed(self._status, state)
         if not state.is_final:
@@ -432,14 +434,6 @@ class _Run:
                 Reason.OUTPUTS_LOST,
                 f"every command succeeded, but the agent ended before its outputs were stored: {situation.message}",
             )
-
-    async def _stopped(self, state: RunState, situation: Situation) -> RunState:
-        """Returns how a run has ended that was stopped from outside: it has failed, unless somebody deleted its pod."""
-        why = await stops.why_stopped(self._cluster, self._pod.namespace, situation)
-        if why is None:
-            return state
-        reason, words = why
-        return dataclasses.replace(state, phase=ActionPhase.FAILED, reason=reason, message=f"{words}; {state.message}")
 
     async def _end(self, status: AgentActionStatus) -> None:
         if self._action is not None:

@@ -57,8 +57,7 @@ _PULL_REASONS = {
     "InvalidImageName",
     "RegistryUnavailable",
 }
-_NODE_REASONS = {"Preempting", "NodeShutdown", "Shutdown", "Terminated"}
-"""Of pods that their node has ended, beside evictions."""
+_DISRUPTION, _NODE_IS_GONE = "DisruptionTarget", "DeletionByPodGC"
 
 
 def situation(obj: Object) -> Situation:
@@ -67,10 +66,34 @@ def situation(obj: Object) -> Situation:
     return replace(_situation(obj), pod=metadata["name"], is_deleted="deletionTimestamp" in metadata)
 
 
-def gone(name: str) -> Situation:
-    """Returns what there is to say of a pod that is not there any more."""
+def gone(name: str, last: Object | None) -> Situation:
+    """Returns what there is to say of a pod that is not there any more.
+
+    Args:
+        name: The pod's name.
+        last: How it was when it was seen last, if it was.
+    """
+    if last is not None:
+        found = situation(last)
+        if found.stage is Stage.ENDED:
+            return found
     message = f"pod {name} is gone and did not say how it ended"
-    return Situation(Stage.ENDED, Reason.POD_LOST, message, pod=name, is_deleted=True)
+    lost = Situation(Stage.ENDED, Reason.POD_LOST, message, pod=name, is_deleted=True)
+    disruption = None if last is None else _disruption(name, last.get("status", {}))
+    if disruption is None:
+        return lost
+    reason, words = disruption
+    return replace(lost, reason=reason, message=f"{message}; {words}", is_taken=True)
+
+
+def why_stopped(situation: Situation) -> tuple[Reason, str] | None:
+    """Returns why an agent was told to stop whose run nobody has cancelled; None where somebody has deleted its pod."""
+    if situation.is_taken:
+        return situation.reason, situation.message
+    if situation.is_deleted:
+        return None
+    words = f"pod {situation.pod} was stopped, although neither was its run cancelled nor the pod deleted"
+    return Reason.POD_LOST, words
 
 
 def _situation(obj: Object) -> Situation:
@@ -84,7 +107,7 @@ def _situation(obj: Object) -> Situation:
     if "terminated" in state:
         return _ended(name, status, state["terminated"])
     if status.get("phase") in {"Failed", "Succeeded"}:
-        # Where the container is said to run, old kubelets are about to end it, and never say that it has ended.
+        # A container that is said to run is one whose node is gone: a controller has failed the pod.
         return _ended(name, status, {}, began=state.get("running", {}).get("startedAt"))
     if "running" in state and status.get("podIP"):
         return Situation(
@@ -156,15 +179,27 @@ def _ended(name: str, status: dict[str, Any], terminated: dict[str, Any], began:
 
 def _taken(name: str, status: dict[str, Any]) -> tuple[Reason, str] | None:
     """Returns why Kubernetes has ended a pod, in its words; None where it does not say so."""
+    disruption = _disruption(name, status)
+    if disruption is not None:
+        return disruption
     why, words = status.get("reason"), status.get("message", "")
     if why == "Evicted":
+        # By what it has used itself, as a volume beyond its limit: that is no disruption.
         return Reason.EVICTED, f"pod {name} was evicted: {words}"
     if why == "DeadlineExceeded":
         return Reason.TIMED_OUT, f"pod {name} was ended after its activeDeadlineSeconds: {why}: {words}"
-    if why in _NODE_REASONS:
-        return Reason.EVICTED, f"pod {name} was ended by its node: {why}: {words}"
+    return None
+
+
+def _disruption(name: str, status: dict[str, Any]) -> tuple[Reason, str] | None:
+    """Returns who has taken a pod away, and why: whoever does it writes that condition before.
+
+    See https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions.
+    """
     for one in status.get("conditions", []):
-        # Of servers since 1.26.
-        if one["type"] == "DisruptionTarget" and one["status"] == "True":
-            return Reason.EVICTED, f"pod {name} was taken away: {one.get('reason', '')}: {one.get('message', '')}"
+        if one["type"] == _DISRUPTION and one["status"] == "True":
+            why = one.get("reason", "")
+            # What became of the containers of a node that is gone, nobody knows.
+            reason = Reason.POD_LOST if why == _NODE_IS_GONE else Reason.EVICTED
+            return reason, f"pod {name} was taken away: {why}: {one.get('message', '')}"
     return None

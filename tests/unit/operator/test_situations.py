@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from outhaul_api.vocabulary import ActionPhase, Reason
+from outhaul_operator import situations
 from outhaul_operator.situations import Situation, Stage, situation
 
 SCHEDULED = {"type": "PodScheduled", "status": "True"}
@@ -206,13 +207,8 @@ def test_an_evicted_pod_quotes_the_kubelet(terminated: dict[str, Any] | None) ->
 
 
 def test_an_end_that_kubernetes_has_brought_about_is_told_apart() -> None:
-    """An eviction, a deadline and a node that goes down are said to be Kubernetes' doing; an end by itself is not."""
-    for why, reason in {
-        "Evicted": Reason.EVICTED,
-        "Preempting": Reason.EVICTED,
-        "Terminated": Reason.EVICTED,
-        "DeadlineExceeded": Reason.TIMED_OUT,
-    }.items():
+    """An eviction and a deadline are said to be Kubernetes' doing; an end by itself is not."""
+    for why, reason in {"Evicted": Reason.EVICTED, "DeadlineExceeded": Reason.TIMED_OUT}.items():
         found = ended({"reason": why, "message": "in its own words"}, exitCode=143, reason="Error")
         assert (found.reason, found.is_taken) == (reason, True)
         assert "in its own words" in found.message
@@ -220,22 +216,71 @@ def test_an_end_that_kubernetes_has_brought_about_is_told_apart() -> None:
     assert not ended({"reason": "Evicted"}, exitCode=137, reason="OOMKilled").is_taken
 
 
-def test_a_disruption_is_quoted() -> None:
-    """Newer servers say in a condition who has taken the pod away."""
-    target = {
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "PreemptionByScheduler",
-        "message": "default-scheduler: preempting to accommodate a higher priority pod",
-    }
-    found = ended({"conditions": [SCHEDULED, target]}, exitCode=143, reason="Error")
-    assert (found.reason, found.is_taken) == (Reason.EVICTED, True)
-    assert "PreemptionByScheduler: default-scheduler: preempting" in found.message
-    assert not ended({"conditions": [{**target, "status": "False"}]}, exitCode=143, reason="Error").is_taken
+DISRUPTIONS = [
+    ("PreemptionByScheduler", Reason.EVICTED, "default-scheduler: preempting to accommodate a higher priority pod"),
+    ("EvictionByEvictionAPI", Reason.EVICTED, "Eviction API: evicting"),
+    ("DeletionByTaintManager", Reason.EVICTED, "Taint manager: deleting due to NoExecute taint"),
+    ("TerminationByKubelet", Reason.EVICTED, "Pod was terminated in response to imminent node shutdown."),
+    ("DeletionByPodGC", Reason.POD_LOST, "PodGC: node no longer exists"),
+]
+"""Who says it, what it means to a run, and the words."""
 
 
-def test_old_kubelets_end_a_pod_before_its_container() -> None:
-    """A pod that has failed while its container runs has ended, and is not said never to have started."""
+def disrupted(why: str, words: str, status: str = "True") -> dict[str, Any]:
+    """The status of a pod that is taken away."""
+    target = {"type": "DisruptionTarget", "status": status, "reason": why, "message": words}
+    return {"phase": "Running", "podIP": "10.0.0.7", "conditions": [SCHEDULED, target]}
+
+
+@pytest.mark.parametrize(("why", "reason", "words"), DISRUPTIONS)
+def test_a_disruption_is_quoted(why: str, reason: Reason, words: str) -> None:
+    """A condition says who has taken the pod away, whatever else the status says, also of a pod that is gone."""
+    found = ended({**disrupted(why, words), "phase": "Failed"}, exitCode=143, reason="Error")
+    assert (found.reason, found.is_taken, situations.why_stopped(found)) == (reason, True, (reason, found.message))
+    last = {"metadata": {"name": "p"}, "status": disrupted(why, words)}
+    vanished = situations.gone("p", last)
+    assert (vanished.reason, vanished.is_taken) == (reason, True)
+    assert "is gone and did not say how it ended" in vanished.message
+    for one in (found, vanished):
+        assert f"{why}: {words}" in one.message
+
+
+def test_a_disruption_that_is_called_off_is_none() -> None:
+    """A condition that is not true says nothing."""
+    status = disrupted("PreemptionByScheduler", "preempting", "False")
+    assert not ended(status, exitCode=143, reason="Error").is_taken
+    assert not situations.gone("p", {"metadata": {"name": "p"}, "status": status}).is_taken
+
+
+def test_who_is_out_of_memory_before_is_told_so() -> None:
+    """That the pod is taken away as well does not matter any more."""
+    found = ended(disrupted(*DISRUPTIONS[0][::2]), exitCode=137, reason="OOMKilled")
+    assert (found.reason, found.is_taken) == (Reason.OOM_KILLED, False)
+
+
+def test_a_pod_that_is_gone_is_taken_at_its_last_word() -> None:
+    """Where its end was seen, that counts; where nothing was, it is lost."""
+    running = {"metadata": {"name": "p"}, "status": {"phase": "Running", "podIP": "10.0.0.7"}}
+    terminated = {"containerStatuses": [{"name": "agent", "state": {"terminated": {"exitCode": 2}}}]}
+    seen = situations.gone("p", {"metadata": {"name": "p"}, "status": {"phase": "Failed", **terminated}})
+    assert (seen.reason, "code 2" in seen.message) == (Reason.AGENT_CRASHED, True)
+    for last in (None, running):
+        lost = situations.gone("p", last)
+        assert (lost.stage, lost.reason, lost.is_taken) == (Stage.ENDED, Reason.POD_LOST, False)
+        assert lost.message == "pod p is gone and did not say how it ended"
+
+
+def test_who_deletes_a_pod_needs_no_reason() -> None:
+    """A run whose pod somebody deletes was meant to stop; one that stops without that is lost."""
+    assert situations.why_stopped(situations.gone("p", None)) is None
+    found = situations.why_stopped(ended(exitCode=143, reason="Error"))
+    assert found is not None
+    assert found[0] is Reason.POD_LOST
+    assert "neither was its run cancelled nor the pod deleted" in found[1]
+
+
+def test_a_pod_is_given_up_while_its_container_is_said_to_run() -> None:
+    """A controller fails pods of nodes that are gone: such a one has ended, and is not said never to have started."""
     running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
     found = read({"phase": "Failed", "podIP": "10.0.0.7", "conditions": [SCHEDULED]}, running)
     assert (found.stage, found.reason, found.is_unstarted) == (Stage.ENDED, Reason.POD_LOST, False)
