@@ -16,13 +16,6 @@ venv: $(READY) ## Make the Python environment, or bring it up to date
 $(READY): pyproject.toml constraints.txt
 	@.ci/venv $(VENV) $(PYTHON)
 
-.PHONY: check
-check: $(READY) ## Lint, types and layers
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
-
 .PHONY: format
 format: $(READY) ## Format the code, and mend what the linter can mend
 	$(BIN)/ruff check --fix .
@@ -59,14 +52,30 @@ up: $(READY) ## Start a cluster and the operator in the background, or what of i
 down: $(READY) ## Stop what `make up` has started, and remove it
 	@$(CLUSTER) down
 
+# `make test KUBERNETES=1.30.14` runs on another Kubernetes than the newest, `SEED=random` in another order.
+SUITE := $(BIN)/python tests/suite.py
+
 .PHONY: test
-test: export OUTHAUL_PRIVILEGES := $(CURDIR)/build/privileges
-test: check ## Lint and types, then all tests: unit, wire, integration and end to end; and which rights they used
-	@$(CLUSTER) prepare
-	@rm -rf $(OUTHAUL_PRIVILEGES)
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder tests/unit tests/wire tests/integration
-	$(BIN)/pytest tests/e2e
-	$(BIN)/pytest tests/privileges
+test: $(READY) ## Lint and types, then all tests: unit, wire, integration, node; and which rights they used
+	@$(SUITE)
+
+.PHONY: check unit wire integration node
+check: $(READY) ## Lint, types and layers
+unit: $(READY) ## The tests that need nothing but Python
+wire: $(READY) ## The tests of agents as processes, over gRPC and TLS
+integration: $(READY) ## The tests on a real API server, with a stand-in for nodes
+node: $(READY) ## The tests on a real node; as root
+check unit wire integration node:
+	@$(SUITE) $@
+
+.PHONY: oldest
+oldest: $(READY) ## What differs between versions of Kubernetes, on the oldest that is supported
+	@KUBERNETES=1.30.14 $(SUITE) versions
+
+.PHONY: soak
+soak: MINUTES ?= 60
+soak: $(READY) ## Change, kill and delete for an hour, or MINUTES=...
+	OUTHAUL_SOAK_MINUTES=$(MINUTES) $(BIN)/pytest -s tests/soak
 
 .PHONY: bench
 bench: $(READY) ## Measure Outhaul beside a Job that runs kubectl (docs/performance.md)

@@ -11,7 +11,7 @@ from cluster.controlplane import ControlPlane
 from cluster.images import Image
 from cluster.node import Node
 from cluster.stack import OPERATOR, REPOSITORY, Stack
-from e2e.deployments import Deployment
+from node.deployments import Deployment
 
 from bench import memory
 

@@ -3,16 +3,23 @@
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from cluster import binaries, packages, privileges, stack
 from cluster.controlplane import ControlPlane
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, RequestFailed
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says nothing here: the machine may have other things to do.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest first, whatever the order of the rest: the processes that share the work then end together."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -56,11 +63,12 @@ def control_plane(cluster_programs: None, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """The name of a fresh namespace, with its service account; deleted after the test, in the background."""
+    """The name of a fresh namespace, with its service account; its pods are let go after the test."""
     name = f"test-{uuid.uuid4().hex[:10]}"
     control_plane.create_namespace(name)
     yield name
-    control_plane.request("DELETE", f"/api/v1/namespaces/{name}")
+    with suppress(RequestFailed):  # the namespace may be going
+        control_plane.request("DELETE", f"/api/v1/namespaces/{name}/pods")
 
 
 @pytest.fixture

@@ -195,36 +195,30 @@ class Life:
     def is_at_end(self, stage: Stage) -> bool:
         """Whether all is as it has to be at a stage's end."""
         self._watch_over()
-        return self.state() == stage.end
+        # Most looks end here: the rest is many requests.
+        return self._shown() == stage.end["installation"] and self.state() == stage.end
 
     def state(self) -> Json:
         """All that there is of the Installation and what it leaves: no more, no less, and what was done how often."""
-        objects = self.objects
-        installation, runs = objects.find("Installation", NAME), objects.runs(NAME)
+        objects, runs = self.objects, self.objects.runs(NAME)
         numbers = {one["metadata"]["name"]: f"run-{one['spec']['installation']['number']}" for one in runs}
         left: Json = {
-            kind: {
-                _called(one["metadata"]["name"], numbers): _told(kind, one)
-                for one in objects.all(kind)
-                if _is_ours(one)
-            }
+            kind: {_called(one["metadata"]["name"], numbers): _told(kind, one) for one in objects.all(kind)}
             for kind in _LEFT
         }
         said = Counter(f"{type_} {reason}" for type_, reason, _ in objects.events("Installation", NAME))
         commands = self._ledger.read_text().split() if self._ledger.exists() else []
-        shown = _installation(installation) if installation is not None else None
-        return {"installation": shown, **left, "commands": commands, "said": dict(said)}
+        return {"installation": self._shown(), **left, "commands": commands, "said": dict(said)}
+
+    def _shown(self) -> Json | None:
+        installation = self.objects.find("Installation", NAME)
+        return None if installation is None else _installation(installation)
 
 
 def _called(name: str, numbers: Mapping[str, str]) -> str:
     for run, number in numbers.items():
         name = name.replace(run, number)
     return name
-
-
-def _is_ours(obj: Json) -> bool:
-    """Not a token of an account."""
-    return obj.get("type") != "kubernetes.io/service-account-token"
 
 
 def _told(kind: str, obj: Json) -> object:

@@ -33,6 +33,11 @@ class Place(NamedTuple):
         """Returns the form for people."""
         return f"{self.what} ({self.nth})"
 
+    @property
+    def is_write(self) -> bool:
+        """Whether it asks for a change."""
+        return self.what.partition(" ")[0] not in {"get", "list"}
+
 
 Places = dict[str, list[Place]]
 """By stage, in order."""

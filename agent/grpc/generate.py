@@ -2,8 +2,8 @@
 
     python agent/grpc/generate.py
 
-`tests/unit/test_generated.py` generates into an empty directory and compares. Which grpcio-tools runs decides
-the oldest grpcio and protobuf that load the code, so `pyproject.toml` pins it exactly.
+`tests/unit/repository/test_generated.py` generates into an empty directory and compares. Which grpcio-tools runs
+decides the oldest grpcio and protobuf that load the code, so `pyproject.toml` pins it exactly.
 """  # noqa: INP001 - a package here would hide grpcio (docs/architecture.md)
 
 import argparse

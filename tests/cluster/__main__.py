@@ -5,11 +5,9 @@ import signal
 import sys
 from pathlib import Path
 
-from cluster import background, binaries, demo, images, packages, stack
+from cluster import background, binaries, demo, preparation
 from cluster.controlplane import ControlPlane
 from cluster.errors import ClusterError
-from cluster.node import KUBELET, SCHEDULER, Node
-from cluster.node import NEEDS as NODE_NEEDS
 from cluster.progress import say
 
 
@@ -24,7 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     serve.add_argument("--bind", default="127.0.0.1", help="the API server's address (default: %(default)s)")
     serve.add_argument("--advertise", help="the API server's address to pods")
     serve.add_argument("--audit", action="store_true", help="log each request")
-    commands.add_parser("prepare", help="get ahead, in one go, what all tests need and this machine lacks")
+    prepare = commands.add_parser("prepare", help="get ahead, in one go, what tests need and this machine lacks")
+    prepare.add_argument("--pods", action="store_true", help="also for a real node")
     commands.add_parser("demo", help="install samples/terraform on a cluster of its own, show it, and clean up")
     for name, what in (
         ("up", "start a cluster and the operator in the background, or what of it is not running"),
@@ -55,7 +54,7 @@ def _run(options: argparse.Namespace) -> None:
         for name, path in binaries.ensure(*(options.names or binaries.ALL)).items():
             print(f"{name}: {path}")
     elif options.command == "prepare":
-        _prepare()
+        preparation.prepare(pods=options.pods)
     elif options.command == "demo":
         demo.run()
     elif options.command == "up":
@@ -64,19 +63,6 @@ def _run(options: argparse.Namespace) -> None:
         background.down(options.root)
     else:
         _serve(options)
-
-
-def _prepare() -> None:
-    """Packages and programs; the programs in one build, since two take longer."""
-    packages.ensure(stack.NEEDS)
-    reason = Node.available()
-    if reason:
-        say(f"no real node will be tested: {reason}")
-    else:
-        packages.ensure(NODE_NEEDS)
-    binaries.ensure(*binaries.CONTROL_PLANE, *([] if reason else [KUBELET, SCHEDULER]))
-    if not reason:
-        images.everything()
 
 
 def _serve(options: argparse.Namespace) -> None:

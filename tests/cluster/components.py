@@ -112,14 +112,8 @@ def audit(policy: Path, log: Path) -> list[str]:
     return [f"--audit-policy-file={policy}", f"--audit-log-path={log}", "--audit-log-maxsize=10000"]
 
 
-def controllers(layout: Layout, *, kubeconfig: Path, version: tuple[int, int]) -> list[str]:
-    """Arguments of kube-controller-manager.
-
-    Args:
-        layout: where things are.
-        kubeconfig: its kubeconfig.
-        version: its own, major and minor.
-    """
+def controllers(layout: Layout, *, kubeconfig: Path) -> list[str]:
+    """Arguments of kube-controller-manager."""
     return [
         f"--kubeconfig={kubeconfig}",
         f"--service-account-private-key-file={layout.signing_key}",
@@ -131,6 +125,4 @@ def controllers(layout: Layout, *, kubeconfig: Path, version: tuple[int, int]) -
         "--secure-port=0",
         "--kube-api-qps=200",  # its thirty controllers start one after the other, held back by this
         "--kube-api-burst=400",
-        # An insecure port, the same for every cluster unless closed; newer ones have none, and no such flag.
-        *(["--port=0"] if version < (1, 24) else []),
     ]

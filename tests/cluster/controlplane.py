@@ -10,12 +10,12 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from cluster import binaries, components, kubeconfigs, ports
-from cluster.client import Client
+from cluster.client import USER_AGENT, Client
 from cluster.components import APISERVER, CONTROLLERS, ETCD, NODE_ADDRESS, SERVICE_ADDRESS
 from cluster.errors import CommandFailed, ComponentFailed, NotInTime
 from cluster.pki import Authority, Pair, write_private
@@ -74,6 +74,9 @@ class ControlPlane:
         self._programs: dict[str, Path] = {}
         self._admin = self.authority.issue("admin", "admin", organizations=["system:masters"])
         self._ports_are_new = False
+        self._clients: dict[tuple[str, ...], Client] = {}
+        self._audited: list[dict[str, Any]] = []
+        self._audited_bytes = 0
         self._choose_ports()
 
     def __enter__(self) -> Self:
@@ -176,8 +179,11 @@ class ControlPlane:
 
     def client_for(self, user: str, groups: Sequence[str] = ()) -> Client:
         """A client that is any user, by client certificate."""
-        pair = self._issued_to(user, groups)
-        return Client(self.host, self.port, ca=self.authority.ca.certificate, pair=pair)
+        key = (user, *groups)
+        if key not in self._clients:
+            pair = self._issued_to(user, groups)
+            self._clients[key] = Client(self.host, self.port, ca=self.authority.ca.certificate, pair=pair)
+        return self._clients[key]
 
     def service_account_kubeconfig(
         self, namespace: str, name: str, *, seconds: int = 86400, server: str | None = None
@@ -214,11 +220,12 @@ class ControlPlane:
         """
         return self._client.request(method, path, body, content_type=content_type, timeout=timeout)
 
-    def create_namespace(self, name: str) -> None:
-        """Makes a namespace and waits for its service account, without which no pod is admitted."""
-        self.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-        path = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-        until(lambda: self._client.answers(path), what=f"the default service account of {name}")
+    def create_namespace(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        """Makes a namespace and waits for what Kubernetes puts into it, without which no pod starts."""
+        self.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": dict(labels or {})}})
+        for made in ("serviceaccounts/default", "configmaps/kube-root-ca.crt"):
+            path = f"/api/v1/namespaces/{name}/{made}"
+            until(lambda path=path: self._client.answers(path), what=f"{made} of {name}")  # type: ignore[misc]
 
     def kubectl(
         self,
@@ -253,22 +260,38 @@ class ControlPlane:
         return ended.stdout
 
     def audit_events(self, user: str | None = None) -> list[dict[str, Any]]:
-        """The requests that were answered so far, oldest first, those of one user if one is given.
+        """The requests that were answered so far, oldest first; those of one user if one is given.
 
-        A watch is in it once it has ended. A marker of our own shows that the log has caught up.
+        Where tests ask in the name of that user, that does not count. A watch is in it once it has ended. A marker of
+        our own shows that the log has caught up.
         """
         marker = f"/readyz?caught-up={uuid.uuid4()}"
         self.request("GET", marker)
+        seen = len(self._audited)
 
-        def caught_up() -> list[dict[str, Any]] | None:
-            if not self.audit_log.exists():
-                return None
-            lines = self.audit_log.read_text().splitlines(keepends=True)
-            events = [json.loads(line) for line in lines if line.endswith("\n")]
-            return events if any(event["requestURI"] == marker for event in events) else None
+        def caught_up() -> bool:
+            self._read_audit_log()
+            return any(event["requestURI"] == marker for event in self._audited[seen:])
 
-        events = until(caught_up, what="the audit log (is the control plane made with audit=True?)", timeout=60)
-        return [event for event in events if user in {None, event["user"].get("username")}]
+        until(caught_up, what="the audit log (is the control plane made with audit=True?)", timeout=60)
+        if user is None:
+            return list(self._audited)
+        return [
+            event
+            for event in self._audited
+            if event["user"].get("username") == user and event.get("userAgent") != USER_AGENT
+        ]
+
+    def _read_audit_log(self) -> None:
+        """Takes in what has come since: the log of a long run has a hundred thousand lines."""
+        if not self.audit_log.exists():
+            return
+        with self.audit_log.open("rb") as log:
+            log.seek(self._audited_bytes)
+            for line in log:
+                if line.endswith(b"\n"):
+                    self._audited.append(json.loads(line))
+                    self._audited_bytes += len(line)
 
     def _issued_to(self, user: str, groups: Sequence[str]) -> Pair:
         name = "-".join([user, *groups]).replace("/", "_").replace(":", "_")
@@ -339,7 +362,6 @@ class ControlPlane:
         arguments = components.controllers(
             self._layout,
             kubeconfig=self.kubeconfig_for(f"system:{CONTROLLERS}"),
-            version=binaries.version(self._programs[CONTROLLERS]),
         )
         return [*arguments, *self._extra[CONTROLLERS]]
 

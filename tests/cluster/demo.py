@@ -144,8 +144,8 @@ class Demo:
         destroyed = [line for log in logs.values() for line in log.splitlines() if "Destroy complete" in line]
         _check(bool(destroyed), f"terraform destroy was run; there were the runs {sorted(logs)}")
         print(f"Terraform said: {destroyed[-1]}")
-        left = [one for one in self._kubectl("get", f"{KINDS},pods,secrets,leases", "-o", "name").split() if _ours(one)]
-        _check(not left, f"nothing is left; there is {left}")
+        left = set(self._kubectl("get", f"{KINDS},pods,secrets,leases", "-o", "name").split())
+        _check(left == {"agentconfig.outhaul.dev/default"}, f"nothing but the tenant's own is left; there is {left}")
         print("Nothing is left of it: no run, no record, no pod, no Terraform state, no output Secret.", flush=True)
 
     def _kubectl(self, *arguments: str) -> str:
@@ -164,11 +164,6 @@ def _heading(text: str) -> None:
 
 def _quoted(word: str) -> str:
     return f"'{word}'" if "{" in word else word
-
-
-def _ours(name: str) -> bool:
-    """Whether something was made by the Installation; its tenant and their tokens were there before."""
-    return not name.startswith("agentconfig") and "-token-" not in name
 
 
 def _check(holds: Any, what: str) -> None:

@@ -278,6 +278,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
             "cgroupRoot": f"/{self.claim.name}",
             "enforceNodeAllocatable": [],
             "oomScoreAdj": 0,
+            # Where control groups are of version 1, a kubelet since 1.35 refuses to start unless told so.
+            "failCgroupV1": False,
             "failSwapOn": False,
             "makeIPTablesUtilChains": False,
             # Nothing answers there, so a name fails at once, and never by way of this machine's resolver.
@@ -301,16 +303,14 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
             f"--node-ip={self.address}",
             f"--root-dir={self.root / 'kubelet'}",
             f"--cert-dir={self.root / 'kubelet-pki'}",
-            "--container-runtime=remote",
             f"--container-runtime-endpoint=unix://{self.claim.socket}",
-            "--network-plugin=cni",
         ]
         self._processes.start(KUBELET, command)
 
     def _start_scheduler(self, program: Path) -> None:
         kubeconfig = self.control_plane.kubeconfig_for(f"system:{SCHEDULER}")
         command = [str(program), f"--kubeconfig={kubeconfig}", "--leader-elect=false"]
-        self._processes.start(SCHEDULER, [*command, "--port=0", "--secure-port=0"])
+        self._processes.start(SCHEDULER, [*command, "--secure-port=0"])
 
     def _wait_until_ready(self) -> None:
         def ready() -> bool:

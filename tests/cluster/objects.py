@@ -16,7 +16,7 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 NOT_FOUND = 404
-DEADLINE = 60.0
+DEADLINE = 120.0
 """Seconds in which anything has to happen that a test waits for; most of it takes one or two."""
 
 _OURS = "/apis/outhaul.dev/v1alpha1"
@@ -112,9 +112,8 @@ class Objects:
         return sorted(items, key=lambda one: int(one["metadata"]["resourceVersion"]))
 
     def names(self, kind: str) -> list[str]:
-        """Returns the names of a kind's objects; not the Secrets that Kubernetes itself makes for accounts."""
-        tokens = {"kubernetes.io/service-account-token"}
-        return sorted(one["metadata"]["name"] for one in self.all(kind) if one.get("type") not in tokens)
+        """Returns the names of a kind's objects."""
+        return sorted(one["metadata"]["name"] for one in self.all(kind))
 
     def runs(self, installation: str) -> list[Json]:
         """Returns an Installation's AgentActions, by number."""
@@ -126,11 +125,6 @@ class Objects:
         items = self.all("InstallationOutput")
         theirs = [one for one in items if one["spec"].get("installation") == installation]
         return {one["metadata"]["name"]: one["status"]["phase"] for one in theirs}
-
-    def count_secrets(self) -> int:
-        """Counts the Secrets, once Kubernetes (before 1.24) has made the token of the namespace's default account."""
-        self.until("ServiceAccount", "default", lambda one: one.get("secrets"), what="it has its token")
-        return len(self.all("Secret"))
 
     def secret(self, name: str) -> dict[str, bytes]:
         """Returns the data of a Secret, decoded."""
@@ -245,12 +239,19 @@ class Objects:
         aside.gone("Installation", name)
 
     def abandon(self) -> None:
-        """Lets every Installation go without an uninstall, so that the namespace can go."""
+        """Lets every Installation go without an uninstall, and every run and pod.
+
+        The namespace stays: for each one that goes, Kubernetes asks for the objects of every kind that it knows.
+        """
         for name in self.names("Installation"):
             # One may be going by itself.
             with suppress(RequestFailed):
                 self.respec(name, deletionPolicy="Orphan")
                 self.delete("Installation", name)
+        for kind in ("AgentAction", "Pod"):
+            # The namespace may be going.
+            with suppress(RequestFailed):
+                self._client.request("DELETE", self._path(kind), {"propagationPolicy": "Background"})
 
     def delete_namespace(self) -> None:
         """Asks for the namespace's deletion, and does not wait for it; one that is gone is fine."""
@@ -279,6 +280,13 @@ class Objects:
         base, plural = _PATHS[kind]
         path = f"{base}/namespaces/{self.namespace}/{plural}"
         return path if name is None else f"{path}/{name}"
+
+
+def script(*texts: str, **fields: Any) -> Json:
+    """The spec of an Installation whose steps are shell scripts: `main`, or `first`, `second`, `third`."""
+    names = ("main",) if len(texts) == 1 else ("first", "second", "third")[: len(texts)]
+    steps = [{"name": name, "command": ["sh", "-c", text]} for name, text in zip(names, texts, strict=True)]
+    return {"engine": "exec", "commands": {"install": steps}, **fields}
 
 
 def condition_of(obj: Json, type_: str) -> Json | None:

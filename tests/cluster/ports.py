@@ -26,7 +26,7 @@ def remembered(file: Path, names: Sequence[str]) -> dict[str, int]:
 
 def free(count: int) -> list[int]:
     """That many ports in a row on which nobody listens."""
-    for start in random.sample(range(_FIRST, _LAST - count), 200):
+    for start in random.SystemRandom().sample(range(_FIRST, _LAST - count), 200):
         candidates = list(range(start, start + count))
         if all(map(_is_free, candidates)):
             return candidates

@@ -97,8 +97,7 @@ class Stack:
         kubectl = self.control_plane.kubectl
         everything = kubectl("kustomize", str(self._manifests))
         kept = [one for one in everything.split("\n---\n") if "\nkind: Deployment\n" not in f"\n{one}\n"]
-        # The API server is older than 1.25: see docs/install.md.
-        kubectl("apply", "--validate=false", "-f", "-", stdin="\n---\n".join(kept))
+        kubectl("apply", "-f", "-", stdin="\n---\n".join(kept))
         await_kinds(self.control_plane)
 
     def start_kubelet(self) -> None:
@@ -208,6 +207,10 @@ class Stack:
         """What a container has printed so far, also when its pod is gone."""
         file = self._container_logs / f"{namespace}_{pod}_{container}.log"
         return file.read_text(errors="replace") if file.exists() else ""
+
+    def printed(self, namespace: str, pod: str, words: str) -> None:
+        """Waits until the agent's container of a pod has printed something."""
+        waiting.until(lambda: words in self.container_log(namespace, pod), what=f"{words!r} in the log", timeout=60)
 
     def container_logs(self, namespace: str, container: str = "agent") -> dict[str, str]:
         """What the containers of a name have printed, by pod, also of pods that are gone."""

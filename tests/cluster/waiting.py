@@ -9,7 +9,7 @@ from cluster.errors import NotInTime
 T = TypeVar("T")
 
 
-def until(probe: Callable[[], T | None], *, what: str, timeout: float = 30.0, interval: float = 0.05) -> T:
+def until(probe: Callable[[], T | None], *, what: str, timeout: float = 30.0, interval: float = 0.1) -> T:
     """Calls `probe` until it returns something true, and returns that.
 
     Args:

@@ -3,6 +3,7 @@
 Of its own, since other tests replace the operator's namespace and role on the one that everybody shares.
 """
 
+import gc
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,11 +20,6 @@ from walks import Places, Walk
 
 HERE = Path(__file__).parent
 TENANT = REPOSITORY / "deploy/components/terraform-tenant"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the soak first, which takes longer than anything else: `make test` deals files out in this order."""
-    items.sort(key=lambda item: item.path.name != "test_soak.py")
 
 
 @pytest.fixture(scope="session")
@@ -55,14 +51,20 @@ def _namespaces(stack: Stack) -> Iterator[Callable[[], Objects]]:
     yield make
     for objects in made:
         objects.abandon()
-        objects.delete_namespace()
 
 
 @pytest.fixture
 def new_objects(stack: Stack) -> Iterator[Callable[[], Objects]]:
-    """Makes fresh namespaces; they are let go after the test, in the background."""
+    """Makes fresh namespaces; what is in them is let go after the test, in the background."""
     with _namespaces(stack) as make:
         yield make
+
+
+@pytest.fixture
+def alive(stack: Stack) -> Iterator[None]:
+    """Whatever becomes of a test that ends the operator, the next one has an operator."""
+    yield
+    stack.start_operator()
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +139,10 @@ def usual(stack: Stack, walk: Walk, shared_objects: Objects) -> Places:
         places[stage.name] = visit.seen
     walk.end()
     return places
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_open() -> Iterator[None]:
+    """What a test forgets to close is its own fault, and not that of the test in which the collector happens to run."""
+    yield
+    gc.collect()

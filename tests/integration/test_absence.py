@@ -1,16 +1,15 @@
 """The operator comes back, and what it knew is not there any more: a run in flight still ends with its outputs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster.controlplane import ControlPlane
-from cluster.objects import Objects
+from cluster.objects import Objects, script
 from cluster.stack import OPERATOR_NAMESPACE, Stack, await_kinds
-from cluster.waiting import until
 from outhaul_api.agentaction import AgentAction
 from outhaul_api.agentconfig import AgentConfigSpec
 from outhaul_operator import launches, names, ownership
@@ -20,20 +19,10 @@ from outhaul_operator.cluster import Cluster
 from outhaul_operator.context import Context
 from outhaul_operator.view import View
 
+pytestmark = pytest.mark.usefixtures("alive")
+
 CRDS = Path(__file__).parents[2] / "crds"
 HELD = "the run has ended: succeeded, 1 outputs"
-
-
-@pytest.fixture(autouse=True)
-def alive(stack: Stack) -> Iterator[None]:
-    """Whatever becomes of a test, the next one has an operator."""
-    yield
-    stack.start_operator()
-
-
-def script(text: str) -> dict[str, Any]:
-    """The spec of an Installation of one script."""
-    return {"engine": "exec", "commands": {"install": [{"name": "main", "command": ["sh", "-c", text]}]}}
 
 
 @asynccontextmanager
@@ -54,14 +43,9 @@ def begun(objects: Objects, stack: Stack, name: str) -> str:
     """Waits until the commands of an Installation's run are at work; returns the run's name."""
     action = objects.until("Installation", name, lambda one: one.get("status", {}).get("action"), what="it has a run")
     run = str(action["name"])
-    logged(objects, stack, run, "it began")
+    stack.printed(objects.namespace, run, "it began")
     objects.condition("AgentAction", run, "Started")
     return run
-
-
-def logged(objects: Objects, stack: Stack, run: str, words: str) -> None:
-    """Waits until a run's pod has printed something."""
-    until(lambda: words in stack.container_log(objects.namespace, run), what=f"{words!r} in the log", timeout=60)
 
 
 def test_away_for_longer_than_a_run_may_take(objects: Objects, stack: Stack) -> None:
@@ -69,7 +53,7 @@ def test_away_for_longer_than_a_run_may_take(objects: Objects, stack: Stack) -> 
     objects.install("service", **slow())
     run = begun(objects, stack, "service")
     stack.kill_operator()
-    logged(objects, stack, run, HELD)
+    stack.printed(objects.namespace, run, HELD)
     objects.patch("AgentAction", f"{run}/status", {"status": {"startedAt": "2020-01-01T00:00:00Z"}})
     stack.start_operator()
     objects.ready("service")
@@ -94,7 +78,7 @@ def test_a_drained_agent_waits_for_the_operator(objects: Objects, stack: Stack) 
     objects.install("service", **slow())
     run = begun(objects, stack, "service")
     stack.kill_operator()
-    logged(objects, stack, run, HELD)
+    stack.printed(objects.namespace, run, HELD)
     objects.delete("Pod", run)
     objects.until("Pod", run, lambda one: one["metadata"].get("deletionTimestamp"), what="it is to go")
     stack.start_operator()
@@ -140,7 +124,7 @@ async def test_a_pod_that_came_and_went_unnoticed(objects: Objects, stack: Stack
     async with an_operator(stack.control_plane, OPERATOR_NAMESPACE) as context:
         await context.authorities.open()
         await launches.launch(context, AgentAction.model_validate(made), AgentConfigSpec(), "outhaul-agent")
-    await asyncio.to_thread(logged, objects, stack, "run", "it began")
+    await asyncio.to_thread(stack.printed, objects.namespace, "run", "it began")
     stack.control_plane.kubectl("delete", "pod", "run", "-n", objects.namespace, "--force", "--grace-period=0")
     stack.start_operator()
     status = (await asyncio.to_thread(objects.ended, "run"))["status"]
@@ -152,7 +136,7 @@ async def test_a_pod_that_came_and_went_unnoticed(objects: Objects, stack: Stack
 @pytest.fixture
 def kinds(control_plane: ControlPlane) -> None:
     """Our kinds are known."""
-    control_plane.kubectl("apply", "--validate=false", "-k", str(CRDS))
+    control_plane.kubectl("apply", "-k", str(CRDS))
     await_kinds(control_plane)
 
 

@@ -1,8 +1,4 @@
-"""The operator under its admission policy, and what its account can do without one.
-
-The tests' API server is too old for a ValidatingAdmissionPolicy. A webhook takes its place: the API server sends it
-every request that the policy's rules name, and it answers as the policy's expressions say.
-"""
+"""The operator under its admission policy, as the API server enforces it: it touches its own Secrets alone."""
 
 import base64
 import uuid
@@ -10,64 +6,51 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cluster import webhooks
 from cluster.controlplane import ControlPlane
 from cluster.errors import RequestFailed
-from cluster.objects import Json, Objects
-from cluster.stack import REPOSITORY, Stack, operator_user
+from cluster.objects import Objects
+from cluster.stack import OPERATOR_NAMESPACE, REPOSITORY, Stack, operator_user
 from cluster.waiting import until
-from policies import Policy
+from outhaul_api.vocabulary import SecretType
+
+pytestmark = pytest.mark.versions
 
 JSON_PATCH, MERGE = "application/json-patch+json", "application/merge-patch+json"
 COMMAND = {"name": "main", "command": ["sh", "-c", 'printf up > "$OUTHAUL_OUTPUTS/state"']}
 SPEC: dict[str, Any] = {"engine": "exec", "commands": {"install": [COMMAND], "uninstall": [COMMAND]}}
+POLICY = REPOSITORY / "deploy/components/admission-policy/policy.yaml"
+REFUSED = r"Outhaul operator may (write|touch) its own Secrets alone"
+FOREIGN = {
+    "Opaque": {"token": "hunter2"},
+    "kubernetes.io/tls": {"tls.crt": "hunter2", "tls.key": "hunter2"},
+    "kubernetes.io/service-account-token": {},
+    "outhaul.dev/x": {"token": "hunter2"},
+    # The Secret of its authorities is one, at home.
+    SecretType.CA: {"token": "hunter2"},
+}
+"""Types that are not of runs, and what a Secret of each needs."""
 
 
-class Reviews:
-    """What the API server has asked, and the policy that answers."""
+@pytest.fixture(scope="module", autouse=True)
+def policy(stack: Stack) -> Iterator[None]:
+    """The policy is in force."""
+    plane = stack.control_plane
+    operator = as_operator(plane, "default")
 
-    def __init__(self) -> None:
-        self.policy = Policy(REPOSITORY / "deploy/components/admission-policy/policy.yaml")
-        self.requests: list[Json] = []
+    def refuses() -> bool:
+        try:
+            operator.create("Secret", f"probe-{uuid.uuid4().hex[:10]}")
+        except RequestFailed:
+            return True
+        return False
 
-    def answer(self, request: Json) -> Json:
-        """Answers the request of an AdmissionReview."""
-        self.requests.append(request)
-        refusal = self.policy.refusal(request)
-        if refusal is None:
-            return {"allowed": True}
-        return {"allowed": False, "status": {"code": 422, "message": refusal}}
-
-    def of_the_operator(self, namespace: str) -> set[tuple[str, str]]:
-        """Operation and the Secret's type of each request of the operator in a namespace."""
-        theirs = (one for one in self.requests if one["userInfo"]["username"] == operator_user())
-        return {
-            (one["operation"], (one["object"] or one["oldObject"])["type"])
-            for one in theirs
-            if one["namespace"] == namespace
-        }
-
-
-@pytest.fixture(scope="module")
-def reviews(stack: Stack, shared_objects: Objects) -> Iterator[Reviews]:
-    """The policy, in force in the module's namespace."""
-    found = Reviews()
-    plane, namespace = stack.control_plane, shared_objects.namespace
-    with (
-        webhooks.serving(plane, found.answer) as url,
-        webhooks.registered(plane, namespace, url, found.policy.rules),
-    ):
-        secrets = as_operator(plane, namespace)
-
-        def refused() -> bool:
-            try:
-                secrets.create("Secret", f"probe-{uuid.uuid4().hex[:10]}")
-            except RequestFailed:
-                return True
-            return False
-
-        until(refused, what="the API server asks the webhook")
-        yield found
+    plane.kubectl("apply", "-f", str(POLICY))
+    until(refuses, what="the policy to be in force", timeout=60)
+    yield
+    plane.kubectl("delete", "-f", str(POLICY))
+    until(lambda: not refuses(), what="the policy to be gone", timeout=60)
+    for name in [one for one in Objects(plane, "default").names("Secret") if one.startswith("probe-")]:
+        Objects(plane, "default").delete("Secret", name)
 
 
 def as_operator(plane: ControlPlane, namespace: str) -> Objects:
@@ -82,6 +65,14 @@ def attempt(objects: Objects, method: str, name: str, body: Any, how: str) -> An
     return client.request(method, path, body, content_type=how)
 
 
+def made(objects: Objects, type_: str) -> str:
+    """Makes a Secret of a type, as the administrator; returns its name."""
+    name = f"secret-{uuid.uuid4().hex[:10]}"
+    account = {"annotations": {"kubernetes.io/service-account.name": "default"}}
+    objects.create("Secret", name, type=type_, metadata=account, stringData=FOREIGN[type_])
+    return name
+
+
 ATTEMPTS = [
     pytest.param("PATCH", [], JSON_PATCH, id="empty JSON patch"),
     pytest.param("PATCH", [{"op": "test", "path": "/type", "value": "Opaque"}], JSON_PATCH, id="patch that only tests"),
@@ -91,9 +82,10 @@ ATTEMPTS = [
 ]
 
 
-def test_a_whole_life_under_the_policy(reviews: Reviews, shared_objects: Objects) -> None:
+def test_a_whole_life_under_the_policy(stack: Stack, objects: Objects) -> None:
     """The operator installs, upgrades, renames and uninstalls, and never needs what the policy refuses."""
-    objects = shared_objects
+    log = stack.control_plane.processes.log("operator")
+    before = log.stat().st_size
     objects.create("ConfigMap", "code", data={"word": "up"})
     objects.install("service", **SPEC, source={"configMapRef": {"name": "code"}})
     objects.ready("service")
@@ -108,63 +100,83 @@ def test_a_whole_life_under_the_policy(reviews: Reviews, shared_objects: Objects
     objects.gone("Secret", f"{run}-run")
     objects.delete("Installation", "service")
     objects.gone("Installation", "service")
-    seen = reviews.of_the_operator(objects.namespace)
-    types = {"outhaul.dev/run", "outhaul.dev/source", "outhaul.dev/outputs"}
-    assert {one for one in seen if one[1] in types} >= {
-        ("CREATE", "outhaul.dev/run"),
-        ("DELETE", "outhaul.dev/run"),
-        ("CREATE", "outhaul.dev/source"),
-        ("DELETE", "outhaul.dev/source"),
-        ("CREATE", "outhaul.dev/outputs"),
-        ("UPDATE", "outhaul.dev/outputs"),
-        ("DELETE", "outhaul.dev/outputs"),
-    }
-    # Beside them there are only the attempts of this module.
-    assert {type_ for _, type_ in seen} <= types | {"Opaque"}
+    asked = [
+        one
+        for one in stack.control_plane.audit_events(operator_user())
+        if (about := one.get("objectRef", {})).get("resource") == "secrets"
+        and about.get("namespace") == objects.namespace
+    ]
+    assert {one["verb"] for one in asked} == {"create", "patch", "delete"}
+    assert b"its own Secrets alone" not in log.read_bytes()[before:]
 
 
+@pytest.mark.parametrize("type_", sorted(set(SecretType) - {SecretType.CA}))
+def test_secrets_of_runs_are_the_operator_s(shared_objects: Objects, type_: SecretType) -> None:
+    """It makes, patches and deletes the Secrets of runs."""
+    name = f"ours-{type_.partition('/')[2]}"
+    as_operator(shared_objects.control_plane, shared_objects.namespace).create(
+        "Secret", name, type=type_, stringData={"a": "1"}
+    )
+    shown = attempt(shared_objects, "PATCH", name, [{"op": "test", "path": "/type", "value": type_}], JSON_PATCH)
+    assert base64.b64decode(shown["data"]["a"]) == b"1"
+    attempt(shared_objects, "PATCH", name, {"stringData": {"a": "2"}}, MERGE)
+    assert shared_objects.secret(name) == {"a": b"2"}
+    attempt(shared_objects, "DELETE", name, None, "application/json")
+    assert shared_objects.find("Secret", name) is None
+
+
+@pytest.mark.parametrize("type_", FOREIGN)
 @pytest.mark.parametrize(("method", "body", "how"), ATTEMPTS)
-def test_a_foreign_secret_is_refused(
-    reviews: Reviews, shared_objects: Objects, method: str, body: Any, how: str
-) -> None:
-    """Under the policy the operator's account can neither see nor change nor delete a Secret that is not Outhaul's."""
-    name = f"foreign-{uuid.uuid4().hex[:10]}"
-    shared_objects.create("Secret", name, stringData={"token": "hunter2"})
-    with pytest.raises(RequestFailed) as caught:
+def test_a_foreign_secret_is_refused(shared_objects: Objects, type_: str, method: str, body: Any, how: str) -> None:
+    """The operator's account can neither see nor change nor delete a Secret of another type."""
+    name = made(shared_objects, type_)
+    before = shared_objects.get("Secret", name)
+    if method == "PATCH" and isinstance(body, list) and body:
+        body = [{**body[0], "value": type_}]
+    with pytest.raises(RequestFailed, match=REFUSED) as caught:
         attempt(shared_objects, method, name, body, how)
-    assert "may write its own Secrets alone" in str(caught.value) or "may touch its own" in str(caught.value)
-    assert "hunter2" not in str(caught.value)
-    assert base64.b64encode(b"hunter2").decode() not in str(caught.value)
-    assert shared_objects.secret(name) == {"token": b"hunter2"}
+    for key, value in before.get("data", {}).items():
+        assert value not in str(caught.value)
+        # That of a token's Secret is in the path of the request.
+        assert key == "namespace" or base64.b64decode(value).decode() not in str(caught.value)
+    assert shared_objects.secret(name).items() >= {key: value.encode() for key, value in FOREIGN[type_].items()}.items()
 
 
-def test_no_other_secret_is_made(reviews: Reviews, shared_objects: Objects) -> None:
-    """Under the policy the operator's account makes no Secret that others would take for theirs."""
-    theirs = as_operator(shared_objects.control_plane, shared_objects.namespace)
-    for type_, metadata in (
-        ("Opaque", {}),
-        ("kubernetes.io/service-account-token", {"annotations": {"kubernetes.io/service-account.name": "default"}}),
-    ):
-        with pytest.raises(RequestFailed) as caught:
-            theirs.create("Secret", "made", type=type_, metadata=metadata)
-        assert "may write its own Secrets alone" in str(caught.value)
-    assert "made" not in shared_objects.names("Secret")
+@pytest.mark.parametrize("type_", FOREIGN)
+@pytest.mark.parametrize("home", [True, False])
+def test_a_foreign_secret_is_not_made(shared_objects: Objects, type_: str, *, home: bool) -> None:
+    """The operator's account makes no Secret that others would take for theirs, nor a second one of authorities."""
+    plane = shared_objects.control_plane
+    theirs = as_operator(plane, OPERATOR_NAMESPACE if home else shared_objects.namespace)
+    account = {"annotations": {"kubernetes.io/service-account.name": "default"}}
+    with pytest.raises(RequestFailed, match=REFUSED):
+        theirs.create("Secret", "made", type=type_, metadata=account, stringData=FOREIGN[type_])
 
 
-def test_others_are_not_affected(reviews: Reviews, shared_objects: Objects) -> None:
-    """Whoever is not the operator makes, patches and deletes Secrets as before."""
-    shared_objects.create("Secret", "theirs", stringData={"a": "1"})
-    shared_objects.patch("Secret", "theirs", {"stringData": {"a": "2"}})
-    shared_objects.delete("Secret", "theirs")
-    asked = {one["operation"] for one in reviews.requests if one["name"] == "theirs"}
-    assert asked == {"CREATE", "UPDATE", "DELETE"}
+def test_its_authorities_are_in_one_secret(stack: Stack) -> None:
+    """The type of that Secret opens the one of its name at home, and none of that name elsewhere."""
+    home, elsewhere = Objects(stack.control_plane, OPERATOR_NAMESPACE), Objects(stack.control_plane, "default")
+    shown = attempt(home, "PATCH", "outhaul-ca", [], JSON_PATCH)
+    assert shown["type"] == SecretType.CA
+    with pytest.raises(RequestFailed, match=REFUSED):
+        as_operator(stack.control_plane, elsewhere.namespace).create("Secret", "outhaul-ca", type=SecretType.CA)
 
 
-def test_without_the_policy_a_patch_shows_a_secret(objects: Objects) -> None:
-    """RBAC alone does not keep the operator's account from reading: this is what the policy is for."""
-    objects.create("Secret", "foreign", stringData={"token": "hunter2"})
-    shown = attempt(objects, "PATCH", "foreign", [], JSON_PATCH)
-    assert base64.b64decode(shown["data"]["token"]) == b"hunter2"
-    with pytest.raises(RequestFailed) as caught:
-        attempt(objects, "GET", "foreign", None, "application/json")
-    assert caught.value.status == 403
+@pytest.mark.parametrize(
+    "user",
+    [
+        "alice",
+        "system:serviceaccount:outhaul-system:default",
+        "system:serviceaccount:team-a:outhaul-operator",
+        "system:serviceaccount:kube-system:generic-garbage-collector",
+    ],
+)
+def test_others_are_not_affected(shared_objects: Objects, user: str) -> None:
+    """Whoever is not the operator makes, patches and deletes Secrets as RBAC says."""
+    plane = shared_objects.control_plane
+    theirs = Objects(plane, shared_objects.namespace, plane.client_for(user, ["system:masters"]))
+    name = f"theirs-{uuid.uuid4().hex[:10]}"
+    theirs.create("Secret", name, stringData={"a": "1"})
+    theirs.patch("Secret", name, {"stringData": {"a": "2"}})
+    theirs.delete("Secret", name)
+    assert theirs.find("Secret", name) is None

@@ -220,7 +220,7 @@ async def test_a_foreign_secret_is_left_alone(home: Objects, start: Start) -> No
 @pytest.fixture
 def kinds(control_plane: ControlPlane) -> None:
     """Our kinds are known."""
-    control_plane.kubectl("apply", "--validate=false", "-k", str(CRDS))
+    control_plane.kubectl("apply", "-k", str(CRDS))
     await_kinds(control_plane)
 
 

@@ -1,23 +1,13 @@
 """What is wrong is said on the object, by a condition and an event that tell what to do; and nothing is lost."""
 
 from pathlib import Path
-from typing import Any
 
-from cluster.objects import Json, Objects, condition_of
+from cluster.objects import Json, Objects, condition_of, script
 from cluster.stack import REPOSITORY, Stack
 from cluster.waiting import until
 
 FAKES = Path(__file__).parent / "fakes"
 MIB = 1024 * 1024
-
-
-def script(*steps: str, **fields: Any) -> dict[str, Any]:
-    """The spec of an Installation whose steps are shell scripts, called `first`, `second`, `third`."""
-    names = ("first", "second", "third")
-    commands = [
-        {"name": name, "command": ["sh", "-c", text]} for name, text in zip(names[: len(steps)], steps, strict=True)
-    ]
-    return {"engine": "exec", "commands": {"install": commands}, **fields}
 
 
 def sized(**sizes: int) -> str:
@@ -191,7 +181,7 @@ def test_a_quota_that_admits_no_pod(objects: Objects) -> None:
 def test_a_quota_that_admits_no_outputs(objects: Objects) -> None:
     """Outputs that a quota keeps out stay with the agent; both objects quote it, and they are stored once they may."""
     # What there is, and the run's own Secret.
-    hard = {"count/secrets": str(objects.count_secrets() + 1)}
+    hard = {"count/secrets": str(len(objects.all("Secret")) + 1)}
     objects.create("ResourceQuota", "none", spec={"hard": hard})
     objects.until("ResourceQuota", "none", lambda one: one.get("status", {}).get("hard"), what="it is in force")
     objects.install("service", **GOOD)
@@ -425,7 +415,7 @@ def test_a_pod_that_is_deleted_during_its_run(objects: Objects, stack: Stack) ->
     run = objects.until("Installation", "service", lambda one: one.get("status", {}).get("action"), what="it has a run")
     name = run["name"]
     # Before that the agent is still being loaded, and as process 1 would not hear a signal.
-    until(lambda: "step first started" in stack.container_log(objects.namespace, name), what="the step runs")
+    until(lambda: "step main started" in stack.container_log(objects.namespace, name), what="the step runs")
     objects.delete("Pod", name)
     status = objects.ended(name)["status"]
     assert (status["phase"], status["reason"]) == ("Cancelled", "Cancelled")

@@ -3,7 +3,7 @@
 The command of these tests says when it is told to stop, and takes a moment to let go of what it holds.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,11 +33,7 @@ def service(size: int = 2, install: str = MOVED, uninstall: str = "true", **fiel
 @pytest.fixture
 def logged(objects: Objects, stack: Stack) -> Callable[[str, str], None]:
     """Waits until a run's pod has printed something."""
-
-    def wait(run: str, words: str) -> None:
-        until(lambda: words in stack.container_log(objects.namespace, run), what=f"{words!r} in the log", timeout=60)
-
-    return wait
+    return lambda run, words: stack.printed(objects.namespace, run, words)
 
 
 @pytest.fixture
@@ -150,7 +146,7 @@ def test_a_run_that_has_not_started_is_cancelled(objects: Objects) -> None:
 
 def test_what_has_ended_is_not_cancelled(objects: Objects) -> None:
     """Neither a success that is there nor one whose outputs still wait to be stored is taken back."""
-    hard = {"count/secrets": str(objects.count_secrets() + 1)}
+    hard = {"count/secrets": str(len(objects.all("Secret")) + 1)}
     objects.create("ResourceQuota", "none", spec={"hard": hard})
     objects.until("ResourceQuota", "none", lambda one: one.get("status", {}).get("hard"), what="it is in force")
     objects.install("service", **service(1))
@@ -177,13 +173,6 @@ def test_an_uninstall_is_cancelled(objects: Objects, logged: Callable[[str, str]
     assert "was cancelled" in stalled["message"]
     objects.annotate("service", {"outhaul.dev/retry": "again"})
     logged(numbered(objects, 3), "at work")
-
-
-@pytest.fixture
-def alive(stack: Stack) -> Iterator[None]:
-    """Whatever becomes of a test, the next one has an operator."""
-    yield
-    stack.start_operator()
 
 
 def test_an_operator_that_starts_later_cancels(objects: Objects, stack: Stack, upgrading: str, alive: None) -> None:

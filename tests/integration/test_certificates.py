@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from certificates import Own, own_authority
-from cluster.objects import Json, Objects
+from cluster.objects import Json, Objects, script
 from cluster.stack import OPERATOR, OPERATOR_NAMESPACE, Stack
 from cluster.waiting import until
 from outhaul_operator import keyring, trust
@@ -50,10 +50,9 @@ def current(home: Objects) -> str:
     return found.fingerprint
 
 
-def script(text: str) -> dict[str, Any]:
+def leaving(text: str) -> Json:
     """The spec of an Installation of one script, which leaves one output."""
-    text = f'{text}; printf up > "$OUTHAUL_OUTPUTS/state"'
-    return {"engine": "exec", "commands": {"install": [{"name": "main", "command": ["sh", "-c", text]}]}}
+    return script(f'{text}; printf up > "$OUTHAUL_OUTPUTS/state"')
 
 
 def started(objects: Objects, name: str) -> str:
@@ -71,13 +70,13 @@ def authority_of(pod: Json) -> str:
 def test_a_run_in_flight_survives_an_exchange(objects: Objects, home: Objects, stack: Stack) -> None:
     """It ends under its own root, also at an operator that has started since, and that root goes after it."""
     stack.restart_operator(*SOON)
-    objects.install("long", **script("sleep 10"))
+    objects.install("long", **leaving("sleep 10"))
     old = started(objects, "long")
     home.patch("Secret", SECRET_NAME, ROTATE)
     until(lambda: current(home) != old, what="another root signs, noticed without a restart or a run")
     stack.kill_operator()
     stack.start_operator(*SOON)
-    objects.install("short", **script("true"))
+    objects.install("short", **leaving("true"))
     assert started(objects, "short") == current(home)
     objects.ready("short")
     objects.ready("long")
@@ -106,7 +105,7 @@ def test_an_authority_of_an_admin(objects: Objects, home: Objects, stack: Stack,
     """Runs wait until it is usable and say why, start under it, and survive that cert-manager renews it."""
     put(own_authority(ends=-trust.CLOCK_SKEW))
     stack.restart_operator(*SOON, "--ca-secret", OWN)
-    objects.install("long", **script("sleep 8"))
+    objects.install("long", **leaving("sleep 8"))
     run = objects.until("Installation", "long", lambda one: one.get("status", {}).get("action"), what="it has a run")
     waiting = objects.condition("AgentAction", run["name"], "Started", "False", "AuthorityUnusable")
     assert f"Secret {OPERATOR_NAMESPACE}/{OWN}: tls.crt is valid from" in waiting["message"]
@@ -115,7 +114,7 @@ def test_an_authority_of_an_admin(objects: Objects, home: Objects, stack: Stack,
     put(first)
     assert started(objects, "long") == trust.fingerprint(first.certificate)
     put(second)
-    objects.install("short", **script("true"))
+    objects.install("short", **leaving("true"))
     assert started(objects, "short") == trust.fingerprint(second.certificate)
     objects.ready("short")
     objects.ready("long")

@@ -1,6 +1,6 @@
 """The chain of samples/chain, network, database, application: from one `kubectl apply` to the end of all three.
 
-The tests are one story, told in order; each looks at what the one before has left.
+What changes the chain has one of its own.
 """
 
 import base64
@@ -21,11 +21,22 @@ COLLECTED = 90.0
 
 @pytest.fixture(scope="module")
 def chain(shared_tenant: Objects) -> Objects:
-    """The namespace in which the sample was applied, once, and in which all three are ready."""
-    shared_tenant.control_plane.kubectl("apply", "--validate=false", "-n", shared_tenant.namespace, "-k", SAMPLE)
+    """A namespace in which the sample was applied, and in which all three are ready, for who changes nothing."""
+    return applied(shared_tenant)
+
+
+@pytest.fixture
+def own_chain(tenant: Objects) -> Objects:
+    """A namespace like it, for one test."""
+    return applied(tenant)
+
+
+def applied(objects: Objects) -> Objects:
+    """Applies the sample, and waits until all three are ready."""
+    objects.control_plane.kubectl("apply", "-n", objects.namespace, "-k", SAMPLE)
     for name in CHAIN:
-        shared_tenant.ready(name)
-    return shared_tenant
+        objects.ready(name)
+    return objects
 
 
 def everything(objects: Objects) -> str:
@@ -86,34 +97,34 @@ def test_the_password_is_in_secrets_alone(chain: Objects, stack: Stack) -> None:
         assert not [log for log in logs if canary in log]
 
 
-def test_another_network_runs_downstream_again(chain: Objects) -> None:
+def test_another_network_runs_downstream_again(own_chain: Objects) -> None:
     """Another `cidr` of the network runs it, then the database, then the application; the password stays."""
-    before = chain.secret("orders-database-outputs")["password"]
-    chain.respec("network", parameters={"cidr": "10.9.0.0/16"})
-    second = [chain.ran(name, 2) for name in CHAIN]
+    before = own_chain.secret("orders-database-outputs")["password"]
+    own_chain.respec("network", parameters={"cidr": "10.9.0.0/16"})
+    second = [own_chain.ran(name, 2) for name in CHAIN]
     for name in CHAIN:
-        chain.ready(name)
+        own_chain.ready(name)
     assert [run["spec"]["action"] for run in second] == ["upgrade"] * 3
-    assert chain.secret("orders-database-outputs")["password"] == before
-    assert chain.secret("application-outputs") == {"url": b"http://app.example/?db=10.9.0.10"}
+    assert own_chain.secret("orders-database-outputs")["password"] == before
+    assert own_chain.secret("application-outputs") == {"url": b"http://app.example/?db=10.9.0.10"}
 
 
-def test_all_three_go_in_the_opposite_order(chain: Objects) -> None:
+def test_all_three_go_in_the_opposite_order(own_chain: Objects) -> None:
     """Deleted all at once, they are uninstalled from the last to the first, and nothing is left."""
-    chain.control_plane.kubectl("delete", "-n", chain.namespace, "--wait=false", "-k", SAMPLE)
+    own_chain.control_plane.kubectl("delete", "-n", own_chain.namespace, "--wait=false", "-k", SAMPLE)
     for name in CHAIN:
-        chain.gone("Installation", name)
-    events = chain.control_plane.audit_events(operator_user())
+        own_chain.gone("Installation", name)
+    events = own_chain.control_plane.audit_events(operator_user())
     created = [one for one in events if one["verb"] == "create" and one["responseStatus"]["code"] == 201]
     runs = [
         one["objectRef"]["name"].rpartition("-")[0]
         for one in created
         if one["objectRef"].get("resource") == "agentactions"
-        and one["objectRef"]["namespace"] == chain.namespace
+        and one["objectRef"]["namespace"] == own_chain.namespace
         and "dryRun" not in one["requestURI"]
     ]
     assert runs[-3:] == [*reversed(CHAIN)]
-    until(lambda: not chain.left(), what="nothing is left", timeout=COLLECTED)
+    until(lambda: not own_chain.left(), what="nothing is left", timeout=COLLECTED)
 
 
 def link(*users: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from cluster.processes import Identity
 from cluster.stack import OPERATOR, TESTS
 from cluster.waiting import until
 
-pytestmark = pytest.mark.usefixtures("cluster_programs")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster_programs")]
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

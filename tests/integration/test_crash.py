@@ -4,13 +4,14 @@ A run goes on in its pod meanwhile. Points in time are reached by what shows the
 log; a quota that keeps the operator from its next step holds it there until it is dead.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from cluster.objects import Json, Objects
+from cluster.objects import Json, Objects, script
 from cluster.stack import Stack
 from cluster.waiting import until
+
+pytestmark = pytest.mark.usefixtures("alive")
 
 MODULE = """
 resource "terraform_data" "database" {
@@ -24,28 +25,15 @@ output "host" { value = terraform_data.database.output }
 TERRAFORM = {"source": {"files": {"main.tf": MODULE}}}
 
 
-def script(text: str) -> dict[str, Any]:
+def noted(text: str) -> Json:
     """The spec of an Installation of one script, which says in the log that it ran and leaves one output."""
-    text = f'echo it ran; {text}; printf up > "$OUTHAUL_OUTPUTS/state"'
-    return {"engine": "exec", "commands": {"install": [{"name": "main", "command": ["sh", "-c", text]}]}}
-
-
-@pytest.fixture(autouse=True)
-def alive(stack: Stack) -> Iterator[None]:
-    """Whatever becomes of a test, the next one has an operator."""
-    yield
-    stack.start_operator()
+    return script(f'echo it ran; {text}; printf up > "$OUTHAUL_OUTPUTS/state"')
 
 
 def under_way(objects: Objects, name: str) -> str:
     """Waits until an Installation has a run; returns the run's name."""
     action = objects.until("Installation", name, lambda one: one.get("status", {}).get("action"), what="it has a run")
     return str(action["name"])
-
-
-def logged(objects: Objects, stack: Stack, run: str, words: str) -> None:
-    """Waits until a run's pod has printed something."""
-    until(lambda: words in stack.container_log(objects.namespace, run), what=f"{words!r} in the log", timeout=60)
 
 
 def created(objects: Objects, stack: Stack, resource: str) -> int:
@@ -89,7 +77,7 @@ def test_killed_while_terraform_applies(tenant: Objects, stack: Stack) -> None:
     """Killed while Terraform applies and started again at once, the operator finds the run, and Terraform ran once."""
     tenant.install("database", **TERRAFORM)
     run = under_way(tenant, "database")
-    logged(tenant, stack, run, "the database is made")
+    stack.printed(tenant.namespace, run, "the database is made")
     stack.kill_operator()
     stack.start_operator()
     tenant.ready("database")
@@ -101,9 +89,9 @@ def test_away_while_terraform_ends(tenant: Objects, stack: Stack) -> None:
     """A run that ends while there is no operator holds its outputs until one is there again."""
     tenant.install("database", **TERRAFORM)
     run = under_way(tenant, "database")
-    logged(tenant, stack, run, "the database is made")
+    stack.printed(tenant.namespace, run, "the database is made")
     stack.kill_operator()
-    logged(tenant, stack, run, "the run has ended: succeeded, 1 outputs")
+    stack.printed(tenant.namespace, run, "the run has ended: succeeded, 1 outputs")
     stack.start_operator()
     tenant.ready("database")
     assert tenant.secret("database-outputs") == {"host": b"db.internal"}
@@ -113,7 +101,7 @@ def test_away_while_terraform_ends(tenant: Objects, stack: Stack) -> None:
 def test_killed_before_the_pod(objects: Objects, stack: Stack, hold: Callable[[str, int], Callable[[], None]]) -> None:
     """Killed between the run's Secret and its pod, the operator makes the pod later, with the same Secret."""
     release = hold("pods", 0)
-    objects.install("service", **script("true"))
+    objects.install("service", **noted("true"))
     run = under_way(objects, "service")
     objects.condition("AgentAction", run, "Started", "False", "PodRefused")
     before = objects.get("Secret", f"{run}-run")["metadata"]["uid"]
@@ -130,8 +118,8 @@ def test_killed_between_record_and_latest_secret(
 ) -> None:
     """Killed after the record and before the latest Secret, the operator publishes what the record tells."""
     # A token of the default account, the run's Secret and its outputs: no room for the latest one.
-    release = hold("secrets", objects.count_secrets() + 2)
-    objects.install("service", **script("true"))
+    release = hold("secrets", len(objects.all("Secret")) + 2)
+    objects.install("service", **noted("true"))
     run = under_way(objects, "service")
     objects.until("InstallationOutput", run, lambda _: True, what="it is there")
     stack.kill_operator()
@@ -157,7 +145,7 @@ def test_killed_between_record_and_latest_secret(
 )
 def test_killed_at_the_first_sign_of_a_step(objects: Objects, stack: Stack, kind: str, name: str) -> None:
     """Killed as soon as a step shows, the operator goes on from there, whichever it was."""
-    objects.install("service", **script("true"))
+    objects.install("service", **noted("true"))
 
     def sign() -> Json | None:
         runs = objects.all("AgentAction")
@@ -173,9 +161,9 @@ def test_killed_at_the_first_sign_of_a_step(objects: Objects, stack: Stack, kind
 
 def test_killed_after_the_agent_was_let_go(objects: Objects, stack: Stack) -> None:
     """An agent that has ended, its outputs stored, is taken at its last word by an operator that starts then."""
-    objects.install("service", **script("true"))
+    objects.install("service", **noted("true"))
     run = under_way(objects, "service")
-    logged(objects, stack, run, "the outputs are stored")
+    stack.printed(objects.namespace, run, "the outputs are stored")
     stack.kill_operator()
     stack.start_operator()
     objects.ready("service")
@@ -185,7 +173,7 @@ def test_killed_after_the_agent_was_let_go(objects: Objects, stack: Stack) -> No
 
 def test_killed_while_it_uninstalls(objects: Objects, stack: Stack) -> None:
     """Killed during an uninstall, the operator sees it through; it runs once, and then the Installation goes."""
-    spec = script("true")
+    spec = noted("true")
     spec["commands"]["uninstall"] = [{"name": "stop", "command": ["sh", "-c", "echo it stopped; sleep 3"]}]
     objects.install("service", **spec)
     objects.ready("service")
@@ -196,7 +184,7 @@ def test_killed_while_it_uninstalls(objects: Objects, stack: Stack) -> None:
         lambda one: one["status"]["action"]["name"] if one["status"]["action"]["number"] == 2 else None,
         what="it has a second run",
     )
-    logged(objects, stack, run, "it stopped")
+    stack.printed(objects.namespace, run, "it stopped")
     stack.kill_operator()
     stack.start_operator()
     objects.gone("Installation", "service")

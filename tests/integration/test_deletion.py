@@ -1,12 +1,13 @@
 """Deletion at any moment, by force, and with the namespace: each ends, and says what it leaves behind."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from cluster.objects import Json, Objects
 from cluster.stack import Stack
 from cluster.waiting import until
+
+pytestmark = pytest.mark.slow
 
 FORCE = {"outhaul.dev/force-delete": "true"}
 
@@ -36,13 +37,6 @@ def stalls(objects: Objects, name: str = "service") -> None:
     """Deletes an Installation whose uninstall fails, and waits until it has."""
     objects.delete("Installation", name)
     objects.condition("Installation", name, "Stalled", "True", "UninstallFailed")
-
-
-@pytest.fixture
-def alive(stack: Stack) -> Iterator[None]:
-    """Whatever becomes of a test, the next one has an operator."""
-    yield
-    stack.start_operator()
 
 
 # -- at any moment

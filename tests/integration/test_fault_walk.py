@@ -1,6 +1,6 @@
 """Each request of an Installation's life fails, in each way: all is done in the end, and once.
 
-Many lives are walked at once. In each stage of a life each way to fail happens at another place.
+Many lives are walked at once. In each stage of a life each way to fail happens twice, always at another place.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from cluster.proxy import Fault
 from lives import STAGES, WRITES, Life
 from walks import Faults, Place, Places, Walk
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 WAYS = (
     proxy.lose_request,
@@ -21,20 +21,25 @@ WAYS = (
     proxy.fail(409, "Conflict"),
 )
 """Ways to fail, after which the operator tries again."""
-WIDTH = 16
+SPOILS: dict[str, Fault] = {"twice": proxy.duplicate, "late": proxy.delay(0.4)}
+WIDTH = 30
 """How many lives are walked at once."""
 
 
 def failing(places: list[Place], number: int) -> Faults:
-    """Has requests fail in each way, for one of so many lives as there are places: each at another one."""
-    step = len(places) // len(WAYS)
-    return {places[(number + index * step) % len(places)]: way for index, way in enumerate(WAYS)}.get
+    """Has requests fail in each way, twice, for one of half as many lives as there are places: each at another one."""
+    step, half = len(places) // len(WAYS), (len(places) + 1) // 2
+    return {
+        places[(number + index * step + shift) % len(places)]: way
+        for index, way in enumerate(WAYS)
+        for shift in (0, half)
+    }.get
 
 
 def test_each_request_fails(walk: Walk, usual: Places, new_life: Callable[[], Life]) -> None:
     """Whichever request is lost, answered by nobody, or refused for once, all is done in the end, and once."""
     walked: dict[str, Counter[str]] = {stage: Counter() for stage in usual}
-    numbers = range(max(map(len, usual.values())))
+    numbers = range((max(map(len, usual.values())) + 1) // 2)
     for start in range(0, len(numbers), WIDTH):
         lives = {number: new_life() for number in numbers[start : start + WIDTH]}
         for stage in STAGES:
@@ -49,14 +54,14 @@ def test_each_request_fails(walk: Walk, usual: Places, new_life: Callable[[], Li
     assert left_out == {stage: set() for stage in WRITES}
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(proxy.duplicate, id="twice"), pytest.param(proxy.delay(0.4), id="late")]
-)
-def test_all_requests_come(walk: Walk, new_life: Callable[[], Life], fault: Fault) -> None:
+def test_all_requests_come(walk: Walk, new_life: Callable[[], Life]) -> None:
     """Where every request comes twice, or late, all is done, and once."""
-    life = new_life()
-    walk.visit(life.objects.namespace, lambda _: fault)
+    lives = {what: new_life() for what in SPOILS}
+    for what, fault in SPOILS.items():
+        walk.visit(lives[what].objects.namespace, lambda _, fault=fault: fault)  # type: ignore[misc]
     for stage in STAGES:
-        stage.begin(life.objects)
-        life.await_end(stage, "every request was spoilt")
+        for life in lives.values():
+            stage.begin(life.objects)
+        for what, life in lives.items():
+            life.await_end(stage, f"every request came {what}")
     walk.end()

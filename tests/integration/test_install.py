@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import pytest
 from cluster.objects import Objects, condition_of, requests_in
 from cluster.stack import REPOSITORY, Stack, operator_user
+
+pytestmark = pytest.mark.versions
 
 MODULE = (REPOSITORY / "samples/terraform/main.tf").read_text()
 

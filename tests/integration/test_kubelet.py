@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster import proxy
 from cluster.controlplane import ControlPlane
 from cluster.kubelet import StandInKubelet
 from cluster.kubelet.api import Api, ApiError, Deleted, Json, Relisted
+from cluster.proxy import Proxy
 from cluster.waiting import until
 
 NODE = "stand-in"
 NOBODY = 65534
-SECONDS = 30
+SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -649,3 +651,26 @@ async def test_ordinary_user(control_plane: ControlPlane, api: Api, namespace: s
             assert _state(await pods.delete(name), "terminated")["exitCode"] == 4
     finally:
         shutil.rmtree(folder)
+
+
+async def test_a_pod_of_a_namespace_that_ends(
+    control_plane: ControlPlane, api: Api, namespace: str, tmp_path: Path
+) -> None:
+    """The API server refuses to bind it, which ends nothing: other pods run."""
+    node = f"refused-{uuid.uuid4().hex[:8]}"
+    account = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    binding = {"metadata": {"name": node}, "roleRef": role, "subjects": [account]}
+    control_plane.request("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+    with Proxy(control_plane) as spoiler:
+        kubeconfig = control_plane.service_account_kubeconfig(namespace, "default", server=spoiler.url)
+        async with StandInKubelet(kubeconfig, tmp_path / "kubelet", node, labels={"disk": node}) as kubelet:
+            refusal = proxy.fail(403, "Forbidden", f"namespace {namespace} is being terminated")
+            spoiler.fault = proxy.where(lambda one: one.resource == "pods/binding", refusal, times=1)
+            pods = Pods(api, namespace, kubelet)
+            refused = await pods.create("exit 0", nodeSelector={"disk": node})
+            bindings = lambda: [one for one in spoiler.requests if one.resource == "pods/binding"]  # noqa: E731
+            await asyncio.to_thread(until, bindings, what="the binding of the first pod", timeout=SECONDS)
+            assert (await pods.ended(await pods.create("exit 5", nodeSelector={"disk": node})))["exitCode"] == 5
+            pod = await api.call("GET", f"/api/v1/namespaces/{namespace}/pods/{refused}")
+            assert "nodeName" not in pod["spec"]

@@ -12,6 +12,8 @@ from cluster.proxy import Proxy, Request
 from cluster.stack import OPERATOR, OPERATOR_NAMESPACE, Stack
 from cluster.waiting import until
 
+pytestmark = pytest.mark.slow
+
 SECOND = "operator-2"
 SHORT = ("--lease-seconds", "10")
 """For those who wait until a leader's time is over."""

@@ -96,7 +96,7 @@ def contents(index: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def large(shared_objects: Objects) -> dict[str, Json]:
-    """The recorded outputs of an Installation with 40 outputs of 256 KiB each: 10 MiB."""
+    """The recorded outputs of the first run of an Installation with 40 outputs of 256 KiB each: 10 MiB."""
     program = f"for n in range(40): (out / f'part{{n:02}}').write_bytes(f'{{n:08}}'.encode() * {32 * KIB})"
     shared_objects.install("large", **python(program))
     return outputs_of(shared_objects, "large")
@@ -109,7 +109,7 @@ def places(run: str, count: int) -> list[str]:
 
 def test_ten_mebibytes_fill_as_few_secrets_as_can_be(shared_objects: Objects, large: dict[str, Json]) -> None:
     """10 MiB of outputs are in ten full, immutable Secrets of the run, and the record says which is where."""
-    run = shared_objects.ready("large")["status"]["action"]["name"]
+    run = shared_objects.runs("large")[0]["metadata"]["name"]
     held: dict[str, bytes] = {}
     for place in places(run, 10):
         secret = shared_objects.get("Secret", place)

@@ -12,6 +12,8 @@ from cluster.objects import Json, Objects
 from cluster.stack import Stack
 from cluster.waiting import until
 
+pytestmark = pytest.mark.versions
+
 COMMAND = {"name": "main", "command": ["sh", "-c", 'echo it ran; printf up > "$OUTHAUL_OUTPUTS/state"']}
 SPEC: dict[str, Any] = {"engine": "exec", "commands": {"install": [COMMAND]}}
 CREATE = {"operations": ["CREATE"], "apiVersions": ["*"], "scope": "Namespaced"}

@@ -1,6 +1,5 @@
 """A failed run that is followed by another one by itself, and what may not start at all for now."""
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -108,13 +107,6 @@ def test_a_failed_upgrade_leaves_the_last_good_outputs(gate: Objects) -> None:
     shown = condition_of(gate.get("Installation", "service"), "OutputsReady")
     assert shown is not None
     assert shown["status"] == "True"
-
-
-@pytest.fixture
-def alive(stack: Stack) -> Iterator[None]:
-    """Whatever becomes of a test, the next one has an operator."""
-    yield
-    stack.start_operator()
 
 
 def test_a_pause_outlives_the_operator(gate: Objects, stack: Stack, alive: None) -> None:

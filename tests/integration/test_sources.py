@@ -1,12 +1,11 @@
 """Where files come from, and what of them is refused: content may be anybody's."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from archives import FileServer, member, packed, serving, sha256, tar, tar_gz
 from cluster.errors import RequestFailed
-from cluster.objects import Json, Objects
+from cluster.objects import Json, Objects, script
 
 MODULE = """
 variable "name" { type = string }
@@ -29,11 +28,6 @@ def module(server: FileServer, release: str, domain: str) -> Json:
     path = f"/infrastructure/{release}.tar.gz"
     server.at[path] = data
     return {"archive": {"url": server.url + path, "sha256": sha256(data), "path": f"{root}/modules/service"}}
-
-
-def script(text: str, **fields: Any) -> Json:
-    """The spec of an Installation that runs a shell script."""
-    return {"engine": "exec", "commands": {"install": [{"name": "main", "command": ["sh", "-c", text]}]}, **fields}
 
 
 def test_a_secret_is_a_source(objects: Objects) -> None:

@@ -1,9 +1,7 @@
 """Runs whose agent never starts: they end after their AgentConfig's `startTimeout`, with the words of Kubernetes."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from cluster.objects import Json, Objects
 from cluster.stack import Stack
 
@@ -63,13 +61,6 @@ def test_a_missing_volume(objects: Objects) -> None:
     """What the kubelet says in events alone is the reason."""
     status = given_up(objects, {"startTimeout": "5s"}, source={"configMapRef": {"name": "nowhere"}})
     assert status["reason"] in {"VolumeNotReady", "PodPending"}
-
-
-@pytest.fixture
-def alive(stack: Stack) -> Iterator[None]:
-    """Whatever becomes of a test, the next one has an operator."""
-    yield
-    stack.start_operator()
 
 
 def test_the_wait_goes_on_over_a_restart(objects: Objects, stack: Stack, alive: None) -> None:

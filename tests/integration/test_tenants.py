@@ -23,7 +23,7 @@ OURS = f"/apis/{API_VERSION}"
 OUTPUTS = [{"directory": {"path": "/outhaul/outputs"}}]
 
 
-def script(text: str) -> dict[str, Any]:
+def command(text: str) -> dict[str, Any]:
     """The commands of a run of one shell script."""
     return {"name": "main", "command": ["sh", "-c", text]}
 
@@ -73,7 +73,7 @@ def tenants(shared_objects: Objects, another: Objects) -> Tenants:
         "service",
         engine="exec",
         inputs=[{"name": "TOKEN", "secretKeyRef": {"name": "origin", "key": "token"}}],
-        commands={"install": [script('printf "$OUTHAUL_INPUT_TOKEN" > "$OUTHAUL_OUTPUTS/token"')]},
+        commands={"install": [command('printf "$OUTHAUL_INPUT_TOKEN" > "$OUTHAUL_OUTPUTS/token"')]},
     )
     run = bob.ready("service")["status"]["action"]["name"]
     bob.until("Pod", run, lambda one: one["status"]["phase"] == "Succeeded", what="it has ended")
@@ -124,7 +124,7 @@ def test_a_tenant_sees_nothing_of_another(tenants: Tenants, kind: str) -> None:
 def test_what_has_happened_is_the_operator_s_to_say(tenants: Tenants) -> None:
     """With `edit` a tenant makes Installations, runs and AgentConfigs, and reads, but does not write, how they went."""
     alice = tenants.alice
-    alice.install("truth", engine="exec", commands={"install": [script("true")]})
+    alice.install("truth", engine="exec", commands={"install": [command("true")]})
     run = alice.ready("truth")["status"]["action"]["name"]
     record = alice.get("InstallationOutput", run)
     forged = {"spec": record["spec"], "status": record["status"]}
@@ -155,10 +155,10 @@ def test_who_may_view_sees_how_things_stand(tenants: Tenants) -> None:
 def test_a_copy_of_a_run_is_none(tenants: Tenants) -> None:
     """A run that was copied under another name, owner and all, is refused, and changes nothing for its Installation."""
     alice = tenants.alice
-    alice.install("copied", engine="exec", commands={"install": [script('printf 1 > "$OUTHAUL_OUTPUTS/x"')]})
+    alice.install("copied", engine="exec", commands={"install": [command('printf 1 > "$OUTHAUL_OUTPUTS/x"')]})
     run = alice.get("AgentAction", alice.ready("copied")["status"]["action"]["name"])
     kept = {key: run["metadata"].get(key) for key in ("labels", "annotations", "ownerReferences")}
-    spec = run["spec"] | {"commands": [script('printf 2 > "$OUTHAUL_OUTPUTS/x"')]}
+    spec = run["spec"] | {"commands": [command('printf 2 > "$OUTHAUL_OUTPUTS/x"')]}
     spec["installation"] = spec["installation"] | {"number": 7}
     alice.create("AgentAction", "copy", spec=spec, metadata=kept)
     status = alice.ended("copy")["status"]
@@ -190,16 +190,17 @@ def test_a_run_cannot_claim_another_tenant_s_installation(tenants: Tenants, unto
         },
         {"apiVersion": "v1", "kind": "ConfigMap", "name": "anchor", "uid": mine["metadata"]["uid"]},
     ]
-    name = run_name("service", uid=uid, number=2)
+    number = theirs["status"]["action"]["number"] + 1
+    name = run_name("service", uid=uid, number=number)
     spec = {
-        "installation": {"name": "service", "uid": uid, "generation": 9, "number": 2},
-        "commands": [script(f'printf {tenants.canary} > "$OUTHAUL_OUTPUTS/token"')],
+        "installation": {"name": "service", "uid": uid, "generation": 9, "number": number},
+        "commands": [command(f'printf {tenants.canary} > "$OUTHAUL_OUTPUTS/token"')],
         "outputs": OUTPUTS,
     }
     tenants.alice.create("AgentAction", name, spec=spec, metadata={"ownerReferences": owners})
     tenants.alice.ended(name)
     record = tenants.a.find("InstallationOutput", name)
-    (his,) = [tenants.b.get("InstallationOutput", one) for one in tenants.b.records("service")]
+    his = tenants.b.get("InstallationOutput", theirs["status"]["lastSucceeded"]["name"])
     if record is not None:  # else the garbage collector was first, and the run was refused for its missing owner
         assert record["status"]["outputs"][0]["fingerprint"] != his["status"]["outputs"][0]["fingerprint"]
     assert "service-outputs" not in tenants.a.names("Secret")
@@ -222,14 +223,14 @@ def test_names_lead_nowhere_else(tenants: Tenants, spec: dict[str, Any]) -> None
     """Wherever an Installation names something, the API server takes no name that could lead out of its namespace."""
     named = json.loads(json.dumps(spec).replace("{b}", tenants.b.namespace))
     with pytest.raises(RequestFailed) as caught:
-        tenants.alice.install("elsewhere", engine="exec", commands={"install": [script("true")]}, **named)
+        tenants.alice.install("elsewhere", engine="exec", commands={"install": [command("true")]}, **named)
     assert caught.value.status == 422
 
 
 def test_an_agent_config_of_another_is_not_found(tenants: Tenants, untouched: None) -> None:
     """A name that exists in Bob's namespace alone is the name of nothing."""
     tenants.alice.create(
-        "AgentAction", "borrowing", spec={"commands": [script("true")], "agentConfig": {"name": "special"}}
+        "AgentAction", "borrowing", spec={"commands": [command("true")], "agentConfig": {"name": "special"}}
     )
     waits = lambda one: one.get("status", {}).get("reason") == "AgentConfigNotFound"  # noqa: E731
     assert tenants.alice.until("AgentAction", "borrowing", waits, what="it finds no AgentConfig")
@@ -247,7 +248,7 @@ def test_what_has_a_run_s_names_is_left_alone(tenants: Tenants) -> None:
     labels = {"app.kubernetes.io/managed-by": "outhaul"}
     pod = {"containers": [{"name": "agent", "image": "outhaul-agent", "command": ["true"]}], "restartPolicy": "Never"}
     alice.create("Pod", "victim", spec=pod, metadata={"labels": labels})
-    spec = {"commands": [script("true")], "agentConfig": {"name": "brief"}}
+    spec = {"commands": [command("true")], "agentConfig": {"name": "brief"}}
     alice.create("AgentAction", "victim", spec=spec)
     assert alice.ended("victim")["status"]["reason"] == "NameTaken"
     # An honest run that comes later is cleaned up, so the other would have been.
@@ -272,7 +273,7 @@ def carol(tenants: Tenants) -> Objects:
 
 def test_a_forged_record_copies_no_secret(tenants: Tenants, carol: Objects) -> None:
     """A record that names a foreign Secret as a run's brings nothing of it into the latest Secret, nor anywhere."""
-    carol.install("mirror", engine="exec", commands={"install": [script('printf 1 > "$OUTHAUL_OUTPUTS/jewels"')]})
+    carol.install("mirror", engine="exec", commands={"install": [command('printf 1 > "$OUTHAUL_OUTPUTS/jewels"')]})
     run = carol.ready("mirror")["status"]["action"]["name"]
     (output,) = carol.get("InstallationOutput", run)["status"]["outputs"]
     forged = output | {"secretKeyRef": {"name": "crown", "key": "jewels"}}
@@ -292,7 +293,7 @@ def test_a_forged_record_copies_no_secret(tenants: Tenants, carol: Objects) -> N
 def test_a_record_in_a_run_s_name_is_not_believed(tenants: Tenants, carol: Objects) -> None:
     """A record that is there before the run's own, with the run as owner, fails the run: others would believe it."""
     spec = {
-        "commands": [script('printf true > "$OUTHAUL_OUTPUTS/x"')],
+        "commands": [command('printf true > "$OUTHAUL_OUTPUTS/x"')],
         "outputs": OUTPUTS,
         "agentConfig": {"name": "late"},
     }
@@ -322,12 +323,12 @@ def test_a_run_of_an_installation_can_be_forged_by_who_may_change_it(tenants: Te
 
     It is no more than to change the Installation, which is what docs/security.md says of this right.
     """
-    carol.install("stood-in-for", engine="exec", commands={"install": [script('printf 1 > "$OUTHAUL_OUTPUTS/x"')]})
+    carol.install("stood-in-for", engine="exec", commands={"install": [command('printf 1 > "$OUTHAUL_OUTPUTS/x"')]})
     run = carol.get("AgentAction", carol.ready("stood-in-for")["status"]["action"]["name"])
     reference = run["spec"]["installation"] | {"number": 2}
     kept = {key: run["metadata"][key] for key in ("labels", "annotations", "ownerReferences")}
     name = run_name(reference["name"], uid=reference["uid"], number=2)
-    spec = run["spec"] | {"installation": reference, "commands": [script('printf 2 > "$OUTHAUL_OUTPUTS/x"')]}
+    spec = run["spec"] | {"installation": reference, "commands": [command('printf 2 > "$OUTHAUL_OUTPUTS/x"')]}
     carol.create("AgentAction", name, spec=spec, metadata=kept)
     carol.ran("stood-in-for", 2)
     carol.ready("stood-in-for")
@@ -347,10 +348,10 @@ def test_what_is_nested_too_deeply_stops_nobody(objects: Objects, tenants: Tenan
         deep: object = 1
         for _ in range(9_900):
             deep = [deep]
-        objects.install("deep", engine="exec", commands={"install": [script("true")]}, parameters={"a": deep})
-        objects.create("AgentAction", "deep", spec={"commands": [script("true")], "volumes": [{"a": deep}]})
+        objects.install("deep", engine="exec", commands={"install": [command("true")]}, parameters={"a": deep})
+        objects.create("AgentAction", "deep", spec={"commands": [command("true")], "volumes": [{"a": deep}]})
         objects.create("AgentConfig", "deep", spec={"podTemplate": {"spec": {"a": deep}}})
-        objects.create("AgentAction", "using", spec={"commands": [script("true")], "agentConfig": {"name": "deep"}})
+        objects.create("AgentAction", "using", spec={"commands": [command("true")], "agentConfig": {"name": "deep"}})
         stalled = objects.condition("Installation", "deep", "Stalled", "True", "InvalidSpec")
         assert stalled["message"] == "spec.parameters: Value error, it is nested more than 100 levels deep"
         assert objects.ended("deep")["status"]["reason"] == "InvalidSpec"
@@ -369,9 +370,9 @@ def test_a_neighbour_s_crowd_holds_up_nobody(objects: Objects, tenants: Tenants)
     """While many objects of one tenant wait for what does not come, a run of another is carried out."""
     for number in range(20):
         objects.create(
-            "AgentAction", f"waiting-{number}", spec={"commands": [script("true")], "agentConfig": {"name": "none"}}
+            "AgentAction", f"waiting-{number}", spec={"commands": [command("true")], "agentConfig": {"name": "none"}}
         )
-        objects.install(f"waiting-{number}", engine="exec", dependsOn=["none"], commands={"install": [script("true")]})
+        objects.install(f"waiting-{number}", engine="exec", dependsOn=["none"], commands={"install": [command("true")]})
     another_run(tenants)
     waiting = condition_of(objects.get("Installation", "waiting-0"), "Ready")
     assert waiting is not None
@@ -391,8 +392,8 @@ def test_who_borrows_kopf_s_finalizer_stops_nobody(objects: Objects, tenants: Te
     kinds = {
         "AgentConfig": {},
         "Pod": pod,
-        "AgentAction": {"commands": [script("true")]},
-        "Installation": {"engine": "exec", "commands": {"install": [script("true")]}},
+        "AgentAction": {"commands": [command("true")]},
+        "Installation": {"engine": "exec", "commands": {"install": [command("true")]}},
     }
     for kind, spec in kinds.items():
         objects.create(kind, f"borrower-{kind.lower()}", spec=spec, metadata=left)
@@ -409,7 +410,7 @@ def test_a_period_without_end_stops_nobody(objects: Objects, tenants: Tenants, s
     """A run that may take longer than a calendar lasts ends, others go on, and the operator keeps its root."""
     before = expiry(stack)
     objects.create("AgentConfig", "patient", spec={"linger": duration, "ttlSecondsAfterFinished": 31536000})
-    spec = {"commands": [script("true")], "timeout": duration, "agentConfig": {"name": "patient"}}
+    spec = {"commands": [command("true")], "timeout": duration, "agentConfig": {"name": "patient"}}
     objects.create("AgentAction", "endless", spec=spec)
     status = objects.ended("endless")["status"]
     assert status["phase"] == "Succeeded" or status["message"]

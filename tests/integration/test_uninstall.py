@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import pytest
 from cluster.objects import Json, Objects
 from cluster.stack import REPOSITORY, Stack
 from cluster.waiting import until
+
+pytestmark = pytest.mark.versions
 
 COLLECTED = 90.0
 """Seconds: the garbage collector of a new cluster learns of our kinds within a minute."""

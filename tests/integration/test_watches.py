@@ -13,6 +13,8 @@ from cluster.proxy import Fault, Proxy, Request
 from cluster.stack import OPERATOR, Stack
 from cluster.waiting import until
 
+pytestmark = pytest.mark.versions
+
 WATCHED = ("installations", "agentactions", "agentconfigs", "pods")
 PATIENCE_S = 5
 

@@ -1,12 +1,15 @@
 """Installations that use each other's outputs, ConfigMaps and Secrets, and wait for each other."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import yaml
 from cluster.objects import Json, Objects, condition_of, requests_in
 from cluster.stack import REPOSITORY, Stack, operator_user
+
+pytestmark = pytest.mark.slow
 
 PASSWORD = "hunter2-canary"  # noqa: S105 - it is looked for where it must not be
 WATCH_INPUTS = REPOSITORY / "deploy/components/watch-inputs/role.yaml"
@@ -77,16 +80,6 @@ def second_run(objects: Objects, name: str) -> Json:
     action = objects.ran(name, 2)
     objects.ready(name)
     return action
-
-
-@pytest.fixture(scope="module", autouse=True)
-def patient(shared_objects: Objects) -> int:
-    """An Installation `patient` that waits from the module's beginning; the number of requests in the audit log."""
-    shared_objects.install("patient", **taker(dependsOn=["late"]))
-    message = waits(shared_objects, "patient", "DependencyNotReady")
-    assert "Installation late does not exist" in message
-    shared_objects.settle()
-    return len(shared_objects.control_plane.audit_events())
 
 
 # -- inputs
@@ -345,16 +338,20 @@ def test_a_run_that_waits_for_a_former_secret_begins_anew(objects: Objects) -> N
     assert objects.secret("taker-outputs")["password"] == PASSWORD.encode()
 
 
-def test_waiting_asks_for_nothing(shared_objects: Objects, patient: int) -> None:
-    """Who waits for another is woken by a watch: meanwhile there is no request, and the run starts when it can.
-
-    It has waited while the tests before this one were running.
-    """
-    events = shared_objects.control_plane.audit_events()[patient:]
-    mine = [one for one in events if one["user"].get("username") == operator_user()]
-    assert requests_in(mine, shared_objects.namespace, READS | WRITES) == []
-    shared_objects.install("late", **taker())
-    shared_objects.ready("patient")
+def test_waiting_asks_for_nothing(new_objects: Callable[[], Objects]) -> None:
+    """Who waits for another is woken by a watch: meanwhile there is no request, and the run starts when it can."""
+    patient, busy = new_objects(), new_objects()
+    patient.install("patient", **taker(dependsOn=["late"]))
+    assert "Installation late does not exist" in waits(patient, "patient", "DependencyNotReady")
+    patient.settle()
+    before = len(patient.control_plane.audit_events(operator_user()))
+    give(busy, **giver())
+    busy.settle()
+    meanwhile = patient.control_plane.audit_events(operator_user())[before:]
+    assert requests_in(meanwhile, busy.namespace, WRITES)
+    assert requests_in(meanwhile, patient.namespace, READS | WRITES) == []
+    patient.install("late", **taker())
+    patient.ready("patient")
 
 
 # -- ConfigMaps and Secrets that change

@@ -1,6 +1,7 @@
 """What may stand between an operator and an agent: proxies, and servers that are no agent at all."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -14,35 +15,50 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def listening(ip: str, talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[None]:
-    """Serves an agent's port with anything; conversations that are not over in the end are broken off."""
-    open_ones: set[asyncio.Task[None]] = set()
+    """Serves an agent's port with anything; conversations that are not over in the end are broken off.
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        open_ones.add(task)
+    Connections are taken here and not by asyncio's server, which knows only those that have begun: what it has accepted
+    in its last moment stays open.
+    """
+    loop = asyncio.get_running_loop()
+    conversations: dict[asyncio.Task[None], socket.socket] = {}
+
+    def accept() -> None:
+        with suppress(BlockingIOError, ConnectionError):
+            connection, _ = listener.accept()
+            connection.settimeout(0)
+            conversations[loop.create_task(_converse(connection, talk, tls))] = connection
+
+    with socket.create_server((ip, layout.PORT)) as listener:
+        listener.settimeout(0)
+        loop.add_reader(listener, accept)
         try:
-            with suppress(OSError, ssl.SSLError, asyncio.IncompleteReadError):
-                if tls is not None:
-                    # Not by the server: it forgets who has not ended the handshake when it closes.
-                    await writer.start_tls(tls)
-                await talk(reader, writer)
-        except asyncio.CancelledError:
-            pass
+            yield
         finally:
-            open_ones.discard(task)
-            writer.transport.abort()
+            loop.remove_reader(listener)
+            for task in conversations:
+                task.cancel()
+            await asyncio.gather(*conversations, return_exceptions=True)
+            # One that was cancelled before it began has closed nothing.
+            for connection in conversations.values():
+                connection.close()
 
-    server = await asyncio.start_server(serve, ip, layout.PORT)
+
+async def _converse(connection: socket.socket, talk: Talk, tls: ssl.SSLContext | None) -> None:
+    loop = asyncio.get_running_loop()
+    streams: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = loop.create_future()
+    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), lambda *both: streams.set_result(both))
+    await loop.connect_accepted_socket(lambda: protocol, connection)
+    reader, writer = await streams
     try:
-        yield
+        with suppress(OSError, ssl.SSLError, asyncio.IncompleteReadError):
+            if tls is not None:
+                await writer.start_tls(tls)
+            await talk(reader, writer)
     finally:
-        server.close()
-        tasks = list(open_ones)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks)
-        await server.wait_closed()
+        writer.transport.abort()
+        with suppress(OSError, ssl.SSLError):
+            await writer.wait_closed()
 
 
 def relay_to(ip: str, tls: ssl.SSLContext | None = None, name: str | None = None) -> Talk:

@@ -1,6 +1,7 @@
 """What the tests of the wire may ask for: an authority, and agents as real processes."""
 
 import datetime as dt
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,3 +32,10 @@ def start_agent(tmp_path: Path, authority: trust.Authority) -> Iterator[Callable
     yield start
     for agent in started:
         agent.kill()
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_open() -> Iterator[None]:
+    """What a test forgets to close is its own fault, and not that of the test in which the collector happens to run."""
+    yield
+    gc.collect()

@@ -11,7 +11,7 @@ CONFLICT, NOT_FOUND = 409, 404
 HEARTBEAT_SECONDS = 10
 STATUS_EVERY = 12
 ENOUGH = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "1000"}
-VERSION = "v1.20.2-stand-in"
+VERSION = "stand-in"
 
 
 def allocatable(settings: Settings) -> dict[str, str]:

@@ -19,7 +19,7 @@ from cluster.kubelet.sources import Sources
 from cluster.kubelet.statuses import now
 
 logger = logging.getLogger(__name__)
-NOT_OURS = frozenset({404, 409})
+NOT_OURS = frozenset({403, 404, 409})
 RESIGN_SECONDS = 2
 
 

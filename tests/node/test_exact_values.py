@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 from cluster.objects import Objects
-from e2e.deployments import Deployment
+from node.deployments import RESTRICTED, RESTRICTED_CONTAINER, Deployment
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.versions]
 
 # What Terraform is told (HCL), and what the file must hold.
 TERRAFORM: dict[str, tuple[str, bytes]] = {
@@ -96,10 +96,12 @@ def mounted_files(outhaul: Deployment, objects: Objects, secret: str, image: str
         "imagePullPolicy": "Never",
         "command": ["python3", "-c", _SHOW],
         "volumeMounts": [{"name": "outputs", "mountPath": "/outputs", "readOnly": True}],
+        "securityContext": RESTRICTED_CONTAINER,
     }
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
+        "securityContext": RESTRICTED,
         "containers": [container],
         "volumes": [{"name": "outputs", "secret": {"secretName": secret}}],
     }

@@ -84,7 +84,7 @@ def test_a_detached_program_is_found_by_another_process(tmp_path: Path) -> None:
     """Start and stop may be in different processes."""
     code = "import sys; from pathlib import Path; from cluster.processes import Processes; "
     code += "print(Processes(Path(sys.argv[1]), detached=True).start('one', ['sleep', '300']).pid)"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", code, str(tmp_path)]
     pid = int(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
     place = Processes(tmp_path, detached=True)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from cluster.objects import Objects
 from cluster.stack import OPERATOR_NAMESPACE
-from e2e.deployments import Deployment
+from node.deployments import Deployment
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.versions]
 
 # The value is made in the pod, out of a seed, so that nobody has to write it down anywhere before.
 _MODULE = """

@@ -482,7 +482,7 @@ def test_terraforms_state_is_named_after_the_installation() -> None:
 
 OURS = 'terraform {\n  backend "local" {\n    path = "ours.tfstate"\n  }\n}\n'
 """Stands in for the backend that the operator writes, which needs a cluster."""
-TERRAFORM = Path(__file__).parents[2] / "samples" / "terraform" / "terraform"
+TERRAFORM = Path(__file__).parents[3] / "samples" / "terraform" / "terraform"
 
 
 @pytest.fixture

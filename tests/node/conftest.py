@@ -16,7 +16,7 @@ from cluster import binaries, images, packages
 from cluster.images import Image
 from cluster.node import KUBELET, NEEDS, SCHEDULER, Node
 from cluster.objects import Objects
-from e2e.deployments import Deployment
+from node.deployments import Deployment
 
 _EXISTING = "OUTHAUL_KUBECONFIG"
 

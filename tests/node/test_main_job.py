@@ -5,15 +5,14 @@ The operator runs as a pod from the manifests of `deploy/`, under their rights a
 
 import uuid
 from collections.abc import Iterator
-from typing import Any
 
-import podsecurity
 import pytest
+from cluster.errors import RequestFailed
 from cluster.objects import Objects, condition_of
 from cluster.stack import OPERATOR_NAMESPACE, REPOSITORY, operator_user
-from e2e.deployments import Deployment
+from node.deployments import Deployment
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.versions]
 
 SAMPLE = "samples/terraform"
 APPLICATION = (REPOSITORY / SAMPLE / "app.yaml").read_text()
@@ -33,12 +32,6 @@ def database(outhaul: Deployment) -> Iterator[Objects]:
 def application(agent_image: str) -> str:
     """The sample's application, with the image of this machine."""
     return APPLICATION.replace("image: outhaul-agent", f"image: {agent_image}")
-
-
-def spec_of(pod: dict[str, Any]) -> dict[str, Any]:
-    """A pod's spec."""
-    spec: dict[str, Any] = pod["spec"]
-    return spec
 
 
 def test_the_operator_runs_from_its_manifests(outhaul: Deployment) -> None:
@@ -84,12 +77,17 @@ def test_an_application_reads_a_mounted_value(outhaul: Deployment, database: Obj
     assert said == "connecting to shop.db.internal:5432\n"
 
 
-@pytest.mark.usefixtures("database")
 def test_every_pod_is_restricted(outhaul: Deployment, database: Objects) -> None:
-    """The pods of the run and of the operator, as the API server has them, pass the standard `restricted`."""
-    run = database.get("Installation", "database")["status"]["action"]["name"]
-    pods = {run: database.get("Pod", run), OPERATOR_NAMESPACE: outhaul.operator_pod()}
-    assert {name: podsecurity.violations(spec_of(pod)) for name, pod in pods.items()} == {name: [] for name in pods}
+    """The pods of the run and of the operator are where the API server admits the standard `restricted` alone."""
+    assert database.get("Pod", database.get("Installation", "database")["status"]["action"]["name"])
+    assert outhaul.operator_pod()
+    container = {"name": "main", "image": "none", "securityContext": {"privileged": True}}
+    for namespace in (database.namespace, OPERATOR_NAMESPACE):
+        path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+        with pytest.raises(RequestFailed, match='violates PodSecurity "restricted:latest"'):
+            outhaul.control_plane.request(
+                "POST", path, {"metadata": {"name": "x"}, "spec": {"containers": [container]}}
+            )
 
 
 def test_only_the_tenant_s_account_is_in_the_pod(database: Objects) -> None:
@@ -135,7 +133,6 @@ def test_the_exec_sample(outhaul: Deployment, objects: Objects) -> None:
     run = installation["status"]["action"]["name"]
     assert "greeting world" in outhaul.log(objects, run)
     pod = objects.get("Pod", run)
-    assert podsecurity.violations(spec_of(pod)) == []
     assert pod["spec"]["automountServiceAccountToken"] is False
     assert condition_of(installation, "OutputsReady") is not None
     outhaul.kubectl("delete", "-n", objects.namespace, "installation", "greeting", "--timeout=60s")

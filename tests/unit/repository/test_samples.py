@@ -9,7 +9,7 @@ import yaml
 from outhaul_api import KINDS
 from outhaul_api.vocabulary import API_VERSION
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODELS = {kind.definition.kind: kind for kind in KINDS}
 MANIFESTS = sorted(path for folder in ("samples", "deploy") for path in (ROOT / folder).rglob("*.yaml"))
 OTHERS = {

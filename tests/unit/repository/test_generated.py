@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2] / "agent" / "grpc"
+ROOT = Path(__file__).parents[3] / "agent" / "grpc"
 
 
 def test_generated_code_is_current(tmp_path: Path) -> None:

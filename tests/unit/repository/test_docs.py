@@ -10,7 +10,7 @@ import yaml
 from outhaul_api import KINDS
 from outhaul_api.vocabulary import API_VERSION, Reason
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 FOREIGN = {"kustomize.config.k8s.io", "cert-manager.io"}
 """Groups of which Kubernetes has no schemas."""

@@ -20,6 +20,10 @@ from outhaul_operator.leadership import LEASE
 Json = dict[str, Any]
 
 OPERATOR_LABEL = "app.kubernetes.io/name=outhaul-operator"
+RESTRICTED: Json = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+RESTRICTED_CONTAINER: Json = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+"""Security contexts with which a namespace that enforces `restricted` takes a pod."""
+
 _HEAD = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
 
 
@@ -62,7 +66,7 @@ class Deployment:
         path = f"/api/v1/namespaces/{OPERATOR_NAMESPACE}"
         until(lambda: not self._is_going(path), what=f"{OPERATOR_NAMESPACE} of an earlier test to be gone", timeout=60)
         # The API server is older than 1.25: see docs/install.md.
-        self.kubectl("apply", "--validate=false", "-k", str(self._operator_overlay()))
+        self.kubectl("apply", "-k", str(self._operator_overlay()))
         try:
             self.wait_until_available()
         except NotInTime as error:
@@ -137,8 +141,9 @@ class Deployment:
     # -- its users
 
     def namespace(self, name: str) -> Objects:
-        """Makes a namespace with nothing in it."""
-        self.kubectl("create", "namespace", name)
+        """Makes a namespace with nothing in it, that admits restricted pods alone, as the one of a tenant does."""
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        self.control_plane.create_namespace(name, labels)
         return Objects(self.control_plane, name)
 
     def tenant(self, name: str) -> Objects:

@@ -14,7 +14,7 @@ from outhaul_api.schema import structural
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-FOLDER = Path(__file__).parents[2] / "crds"
+FOLDER = Path(__file__).parents[3] / "crds"
 ALL = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 

@@ -14,7 +14,7 @@ from outhaul_operator.view import View
 from outhaul_operator.watches import Place, Watches
 from prometheus_client.parser import text_string_to_metric_families
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _ROW = re.compile(r"^\| `(outhaul_\w+)` \| (.*?) \|", re.MULTILINE)
 
 
