@@ -70,7 +70,7 @@ check unit wire integration node:
 
 .PHONY: oldest
 oldest: $(READY) ## What differs between versions of Kubernetes, on the oldest that is supported
-	@KUBERNETES=1.30.14 $(SUITE) versions
+	@KUBERNETES=1.30.14 MARK=versions $(SUITE) integration node
 
 .PHONY: soak
 soak: MINUTES ?= 60

@@ -3,7 +3,7 @@
     python tests/suite.py [PART ...]
 
 A part that fails does not keep those after it from running. `SEED` says in which order the tests of a part are;
-`random` is another one each time.
+`random` is another one each time. `MARK` leaves out the tests without a marker.
 """
 
 import os
@@ -35,12 +35,9 @@ TESTS = {
     "node": ("-n", "3", *_EACH_FILE, "tests/node"),
     # Compares what all the others have recorded.
     "privileges": ("tests/privileges",),
-    "versions": ("-n", "3", *_EACH_FILE, "-m", "versions", "tests/integration", "tests/node"),
 }
 """What pytest is told, by part."""
 PARTS = ("check", *TESTS)
-ALL = [name for name in PARTS if name != "versions"]
-"""Whatever `versions` has is in the other parts."""
 
 
 @dataclass
@@ -66,7 +63,7 @@ def main(wanted: list[str]) -> int:
     if unknown:
         print(f"no part of the tests: {', '.join(unknown)}; there are {', '.join(PARTS)}", file=sys.stderr)
         return 2
-    names = wanted or ALL
+    names = wanted or list(PARTS)
     wish = os.environ.get("SEED") or "1"
     seed = random.SystemRandom().randrange(10**6) if wish == "random" else int(wish)
     shutil.rmtree(REPORTS, ignore_errors=True)
@@ -77,8 +74,8 @@ def main(wanted: list[str]) -> int:
         environment[FOLDER_VARIABLE] = str(folder)
     begun = time.monotonic()
     results: list[Result] = []
-    if set(names) & {"integration", "node", "versions"}:
-        options = ["--pods"] if set(names) & {"node", "versions"} else []
+    if set(names) & {"integration", "node"}:
+        options = ["--pods"] if "node" in names else []
         prepare = (sys.executable, "-m", "cluster", "prepare", *options)
         results.append(_commands("programs", [prepare], environment | {"PYTHONPATH": str(ROOT / "tests")}))
         if not results[0].is_ok:
@@ -126,6 +123,7 @@ def _commands(name: str, commands: list[tuple[str, ...]], environment: dict[str,
 def _tests(name: str, seed: int, environment: dict[str, str]) -> Result:
     report = REPORTS / f"{name}.xml"
     command = [str(BIN / "pytest"), f"--randomly-seed={seed}", f"--junit-xml={report}", *TESTS[name]]
+    command += ["-m", mark] if (mark := os.environ.get("MARK")) else []
     result = _commands(name, [tuple(command)], environment)
     if report.exists():
         for case in ET.parse(report).iter("testcase"):  # noqa: S314 - written by the line before

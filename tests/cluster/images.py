@@ -6,7 +6,6 @@ all that went into it, so it is built again only when something changed; within 
 `python -m cluster.images` builds them all ahead of the tests.
 """
 
-import fcntl
 import functools
 import hashlib
 import os
@@ -24,8 +23,9 @@ from pathlib import Path
 
 from cluster import packages
 from cluster.errors import ClusterError
+from cluster.locks import alone
 from cluster.processes import Processes
-from cluster.progress import follow, say, wait_for
+from cluster.progress import follow, say
 
 NEEDS = {"buildah": "buildah", "debootstrap": "debootstrap"}
 """Commands, and the Debian packages that bring them."""
@@ -159,7 +159,7 @@ def _wheelhouse(short: str, requirements: Sequence[str]) -> list[Path]:
     pinned = constraints.read_text() if constraints.exists() else ""
     machine = platform.machine()
     wheels = cache() / "wheels" / f"{short}-{_digest([machine, _PYTHON, *requirements, pinned])}"
-    with _locked(wheels.with_suffix(".lock")):
+    with alone(wheels.with_suffix(".lock"), f"maker of {wheels.name}"):
         if not wheels.exists():
             with tempfile.TemporaryDirectory(dir=cache(), prefix="work-") as work:
                 command = [sys.executable, "-m", "pip", "download", "--dest", f"{work}/wheels"]
@@ -262,33 +262,12 @@ def _made(name: str, digest: str) -> Iterator[tuple[Image, Path | None]]:
     if sys.platform != "linux" or os.geteuid() != 0:
         raise ImageFailed("images are built on Linux, as root: run the tests with sudo, or leave the node tests out")
     packages.ensure(NEEDS)
-    with _locked(cache() / f"{_short(name)}.lock"):
+    with alone(cache() / f"{_short(name)}.lock", f"maker of {_short(name)}"):
         if image.archive.exists():  # made by somebody else meanwhile
             yield image, None
             return
         with tempfile.TemporaryDirectory(dir=cache(), prefix="work-", ignore_cleanup_errors=True) as work:
             yield image, Path(work)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One maker at a time on this machine: the others wait for its result."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
-
-        def taken(seconds: float) -> bool:
-            deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    time.sleep(0.2)
-                else:
-                    return True
-            return False
-
-        wait_for(taken, f"waiting for another maker of {path.stem}")
-        yield
 
 
 def _short(name: str) -> str:

@@ -70,6 +70,12 @@ class Objects:
         """Creates an Installation of this spec."""
         return self.create("Installation", name, spec=spec)
 
+    def limit(self, name: str, hard: dict[str, str]) -> None:
+        """Creates a ResourceQuota and waits until it is in force; until all is counted, it refuses in other words."""
+        self.create("ResourceQuota", name, spec={"hard": hard})
+        counted = lambda one: hard.keys() <= one.get("status", {}).get("used", {}).keys()  # noqa: E731
+        self.until("ResourceQuota", name, counted, what="it is in force")
+
     def patch(self, kind: str, name: str, body: Json) -> Json:
         """Applies a JSON merge patch."""
         path = self._path(kind, name)

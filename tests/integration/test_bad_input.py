@@ -170,8 +170,7 @@ def test_a_pod_that_no_node_takes(objects: Objects) -> None:
 
 def test_a_quota_that_admits_no_pod(objects: Objects) -> None:
     """A pod that a quota keeps out is tried again until there is room, and the quota is quoted."""
-    objects.create("ResourceQuota", "none", spec={"hard": {"pods": "0"}})
-    objects.until("ResourceQuota", "none", lambda one: one.get("status", {}).get("hard"), what="it is in force")
+    objects.limit("none", {"pods": "0"})
     objects.install("service", **GOOD)
     assert "exceeded quota: none" in waits(objects, "service", "PodRefused")
     objects.delete("ResourceQuota", "none")
@@ -182,8 +181,7 @@ def test_a_quota_that_admits_no_outputs(objects: Objects) -> None:
     """Outputs that a quota keeps out stay with the agent; both objects quote it, and they are stored once they may."""
     # What there is, and the run's own Secret.
     hard = {"count/secrets": str(len(objects.all("Secret")) + 1)}
-    objects.create("ResourceQuota", "none", spec={"hard": hard})
-    objects.until("ResourceQuota", "none", lambda one: one.get("status", {}).get("hard"), what="it is in force")
+    objects.limit("none", hard)
     objects.install("service", **GOOD)
     waiting = objects.condition("Installation", "service", "Reconciling", "True", "OutputsRefused")
     (run,) = objects.runs("service")

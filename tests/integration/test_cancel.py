@@ -147,8 +147,7 @@ def test_a_run_that_has_not_started_is_cancelled(objects: Objects) -> None:
 def test_what_has_ended_is_not_cancelled(objects: Objects) -> None:
     """Neither a success that is there nor one whose outputs still wait to be stored is taken back."""
     hard = {"count/secrets": str(len(objects.all("Secret")) + 1)}
-    objects.create("ResourceQuota", "none", spec={"hard": hard})
-    objects.until("ResourceQuota", "none", lambda one: one.get("status", {}).get("hard"), what="it is in force")
+    objects.limit("none", hard)
     objects.install("service", **service(1))
     objects.condition("Installation", "service", "Ready", "False", "OutputsRefused")
     objects.annotate("service", CANCEL)

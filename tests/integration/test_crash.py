@@ -66,8 +66,7 @@ def hold(objects: Objects) -> Callable[[str, int], Callable[[], None]]:
 
     def limit(resource: str, count: int) -> Callable[[], None]:
         hard = {f"count/{resource}": str(count)}
-        objects.create("ResourceQuota", "hold", spec={"hard": hard})
-        objects.until("ResourceQuota", "hold", lambda one: one.get("status", {}).get("hard") == hard, what="in force")
+        objects.limit("hold", hard)
         return lambda: objects.delete("ResourceQuota", "hold")
 
     return limit

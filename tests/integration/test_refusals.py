@@ -122,8 +122,7 @@ def test_a_limit_range_that_no_pod_meets(objects: Objects, stack: Stack) -> None
 def test_a_quota_that_admits_no_run(objects: Objects, stack: Stack) -> None:
     """An Installation whose run is kept out waits, and says whose words those are; then it is installed."""
     hard = {"count/agentactions.outhaul.dev": "0"}
-    objects.create("ResourceQuota", "none", spec={"hard": hard})
-    objects.until("ResourceQuota", "none", lambda one: one.get("status", {}).get("hard") == hard, what="in force")
+    objects.limit("none", hard)
     objects.install("service", **SPEC)
     waiting = objects.condition("Installation", "service", "Reconciling", "True", "PodRefused")
     assert "exceeded quota: none" in waiting["message"]

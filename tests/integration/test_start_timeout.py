@@ -50,8 +50,7 @@ def test_a_pod_that_no_node_takes(objects: Objects) -> None:
 
 def test_a_pod_that_is_refused(objects: Objects) -> None:
     """A run that never got a pod waits no longer than one whose pod does not start."""
-    objects.create("ResourceQuota", "none", spec={"hard": {"pods": "0"}})
-    objects.until("ResourceQuota", "none", lambda one: one.get("status", {}).get("hard"), what="it is in force")
+    objects.limit("none", {"pods": "0"})
     status = given_up(objects, {"startTimeout": "5s"})
     assert status["reason"] == "PodRefused"
     assert "exceeded quota: none" in status["message"]

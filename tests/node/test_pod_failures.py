@@ -306,8 +306,7 @@ def test_it_takes_too_much_room(shared: Objects) -> None:
 def test_its_agent_is_killed_while_it_holds_outputs(objects: Objects, outhaul: Deployment, node: Node) -> None:
     """The commands had succeeded, so nothing is run again: the outputs are read again, where that is possible."""
     hard = {"count/secrets": str(len(objects.all("Secret")) + 1)}
-    objects.create("ResourceQuota", "none", spec={"hard": hard})
-    objects.until("ResourceQuota", "none", lambda one: one.get("status", {}).get("hard"), what="it is in force")
+    objects.limit("none", hard)
     source: Any = {"command": {"command": ["echo", "up"], "format": "text", "name": "state"}}
     install = [command("apply", "echo begun")]
     objects.install("service", engine="exec", commands={"install": install}, outputs={"from": [source]})

@@ -30,7 +30,8 @@ pytestmark = pytest.mark.slow
 
 MINUTES = float(os.environ.get("OUTHAUL_SOAK_MINUTES", "1"))
 SEED = int(os.environ.get("OUTHAUL_SOAK_SEED") or random.SystemRandom().randrange(10**6))
-NAMESPACES = 3
+NAMESPACES = 3 if MINUTES > 5 else 1
+"""With some thirteen Installations each."""
 CHANGE_S, BIRTH_S = 6.0, 0.5
 """Between two changes, on average; and between two Installations that are made at the beginning."""
 LOOK_S = 2.0
