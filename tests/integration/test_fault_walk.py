@@ -1,6 +1,6 @@
 """Each request of an Installation's life fails, in each way: all is done in the end, and once.
 
-Many lives are walked at once. In each stage of a life each way to fail happens twice, always at another place.
+Many lives are walked at once. In each stage of a life each way to fail happens at another place.
 """
 
 from collections import Counter
@@ -27,19 +27,15 @@ WIDTH = 30
 
 
 def failing(places: list[Place], number: int) -> Faults:
-    """Has requests fail in each way, twice, for one of half as many lives as there are places: each at another one."""
-    step, half = len(places) // len(WAYS), (len(places) + 1) // 2
-    return {
-        places[(number + index * step + shift) % len(places)]: way
-        for index, way in enumerate(WAYS)
-        for shift in (0, half)
-    }.get
+    """Has requests fail in each way, for one of so many lives as there are places: each at another one."""
+    step = len(places) // len(WAYS)
+    return {places[(number + index * step) % len(places)]: way for index, way in enumerate(WAYS)}.get
 
 
 def test_each_request_fails(walk: Walk, usual: Places, new_life: Callable[[], Life]) -> None:
     """Whichever request is lost, answered by nobody, or refused for once, all is done in the end, and once."""
     walked: dict[str, Counter[str]] = {stage: Counter() for stage in usual}
-    numbers = range((max(map(len, usual.values())) + 1) // 2)
+    numbers = range(max(map(len, usual.values())))
     for start in range(0, len(numbers), WIDTH):
         lives = {number: new_life() for number in numbers[start : start + WIDTH]}
         for stage in STAGES:
