@@ -58,9 +58,7 @@ def kubernetes(version: str) -> Module:
     """
     names = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
     packages = {name: f"k8s.io/kubernetes/cmd/{name}" for name in names}
-    module = Module(
-        "kubernetes", version, packages, "downloads about 150 MB the first time; 5 to 10 minutes on 2 cores"
-    )
+    module = Module("kubernetes", version, packages, "downloads about 140 MB the first time; 5 to 7 minutes on 2 cores")
     if not module.folder.is_dir():
         known = sorted(folder.name.partition("-")[2] for folder in _MODULES.glob("kubernetes-*"))
         raise BinariesMissing(
@@ -70,9 +68,7 @@ def kubernetes(version: str) -> Module:
     return module
 
 
-ETCD = Module(
-    "etcd", "3.7.3", {"etcd": "go.etcd.io/etcd/server/v3"}, "downloads about 30 MB the first time; half a minute"
-)
+ETCD = Module("etcd", "3.7.3", {"etcd": "go.etcd.io/etcd/server/v3"}, "downloads about 80 MB the first time; a minute")
 
 
 def build(module: Module, names: Collection[str], destination: Path) -> None:
@@ -138,7 +134,7 @@ _ENVIRONMENT = {
     "GOFLAGS": "-mod=readonly",
     "GOTOOLCHAIN": "local",
     "GOWORK": "off",
-    # Compilers are short-lived and have room: fewer collections make a build a tenth faster.
+    # Compilers end soon and have room: they need not collect garbage so often.
     "GOGC": "400",
 }
 
