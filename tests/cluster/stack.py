@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from cluster import packages, ports, waiting
+from cluster import binaries, packages, ports, waiting
 from cluster.controlplane import APISERVER, ETCD, ControlPlane
 from cluster.errors import ComponentFailed
 from cluster.kubelet import StandInKubelet
@@ -74,6 +74,7 @@ class Stack:
     def start(self) -> Self:
         """Starts what is not running, leaves the rest, and waits until all of it is ready."""
         packages.ensure(NEEDS)
+        binaries.ensure(*binaries.CONTROL_PLANE)  # in one build: two take longer
         say("the API server")
         self.control_plane.start((ETCD, APISERVER))
         say("Outhaul's kinds, its namespace and its role")
