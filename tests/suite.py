@@ -81,18 +81,13 @@ def main(wanted: list[str]) -> int:
         if not results[0].is_ok:
             names = [name for name in names if name in {"check", "unit", "wire"}]
     for name in names:
-        say(name)
+        print(f"\n=== {name}", flush=True)
         if name == "check":
             results.append(_commands(name, [(str(BIN / command), *rest) for command, *rest in CHECKS], environment))
         else:
             results.append(_tests(name, seed, environment))
     print("\n" + "\n".join(summary(results, seed, time.monotonic() - begun)), flush=True)
     return 0 if all(one.is_ok for one in results) else 1
-
-
-def say(name: str) -> None:
-    """Says which part begins."""
-    print(f"\n=== {name}", flush=True)
 
 
 def summary(results: list[Result], seed: int, seconds: float) -> list[str]:
@@ -110,8 +105,9 @@ def _kubernetes() -> str:
         return str(error)
     if program is None:
         return f"Kubernetes {binaries.VERSION} was not built"
-    whence = "built here" if program.is_relative_to(binaries.cache()) else str(program.parent)
-    return f"Kubernetes {binaries.version(program)} ({whence}), etcd {goprograms.ETCD.version}"
+    if program.is_relative_to(binaries.cache()):
+        return f"Kubernetes {binaries.VERSION} and etcd {goprograms.ETCD.version} (built here)"
+    return f"Kubernetes {binaries.version(program)} ({program.parent})"
 
 
 def _commands(name: str, commands: list[tuple[str, ...]], environment: dict[str, str]) -> Result:

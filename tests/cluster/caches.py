@@ -1,12 +1,18 @@
-"""One maker at a time on this machine: whoever comes meanwhile waits for its result."""
+"""What is made once for this machine: where it is kept, and one maker at a time, whose result the others wait for."""
 
 import fcntl
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from cluster.progress import say, wait_for
+
+
+def cache() -> Path:
+    """Where everything is kept that is made once."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "outhaul"
 
 
 @contextmanager
